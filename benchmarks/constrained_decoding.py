@@ -22,9 +22,9 @@ from results import record
 from heddle.core import replace
 from heddle.data.sources import BuiltinSource, DocumentCounter
 from heddle.decoding.constraints import Constraint, GrammarConfig, LarkGrammar, RegexGrammar, SchemaGrammar
-from heddle.decoding.generation import complete
+from heddle.decoding.generation import GenerationConfig, MultinomialSampling, complete
 from heddle.decoding.runtime import FinishReason, Request
-from heddle.decoding.sampling import GenerationConfig, MultinomialSampling, PenaltyConfig
+from heddle.decoding.sampling import PenaltyConfig
 from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import build
 from heddle.tasks.generation import ConstraintCompiler, TextConstraints

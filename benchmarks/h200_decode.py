@@ -16,15 +16,14 @@ from typing import Any, Literal
 
 import torch
 from entry_point import positive, run_main
+from heddle.decoding.generation.decoders import StaticStep
 from results import need_gpu, record
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core.system import choose_hardware, peak_flops
-from heddle.decoding.generation import generate
-from heddle.decoding.generation.static_decoder import StaticStep
-from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.sampling import GenerationConfig
+from heddle.decoding.generation import GenerationConfig, generate
+from heddle.decoding.runtime import cuda_graphs
 from heddle.models import forward_flops
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import build
@@ -137,8 +136,8 @@ def kernels_of(model: LanguageModel, shape: Shape, batch: int, most: int = 14) -
     """Print the kernels of the steps that are kept for a batch, by their time."""
     from torch.profiler import ProfilerActivity, profile
 
-    kept = [one for one in recorded._KEPT[model].values() if isinstance(one, StaticStep)]
-    for one in (one for one in kept if len(one.ids) == batch and one.act.graph is not None):
+    kept = [one for one in cuda_graphs._CACHED[model].values() if isinstance(one, StaticStep)]
+    for one in (one for one in kept if len(one.ids) == batch and one.graph.graph is not None):
         one.state.lengths.fill_(shape.prompt + shape.new // 2)
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
             for _ in range(3):
@@ -146,7 +145,7 @@ def kernels_of(model: LanguageModel, shape: Shape, batch: int, most: int = 14) -
             torch.cuda.synchronize()
         events = sorted(seen.key_averages(), key=lambda event: -event.device_time_total)
         total, count = sum(e.device_time_total for e in events) / 3, sum(e.count for e in events) // 3
-        print(f"  batch {batch}, {one.act.kind}: {count} kernels, {total:.0f} us in them")
+        print(f"  batch {batch}, {one.graph.mode}: {count} kernels, {total:.0f} us in them")
         for event in events[:most]:
             print(f"    {event.device_time_total / 3:8.1f} us x{event.count // 3:4d}  {event.key[:80]}")
 
@@ -163,7 +162,7 @@ def check(shape: Shape, device: torch.device, rows: int, tokens: int) -> None:
     same = sum(a == b for left, right in zip(fast, plain, strict=True) for a, b in zip(left, right, strict=True))
     print(f"check: {same}/{rows * tokens} ids equal in float32")
     note(shape, "decode_check", equal=same, of=rows * tokens)
-    recorded.clear_static_states(model)
+    cuda_graphs.clear_static_states(model)
 
 
 def packed(shape: Shape, device: torch.device, weights: Bits, words: argparse.Namespace) -> None:
@@ -182,7 +181,7 @@ def packed(shape: Shape, device: torch.device, weights: Bits, words: argparse.Na
             compile=words.compile,
             **found.ours,
         )
-        recorded.clear_static_states(model)
+        cuda_graphs.clear_static_states(model)
 
 
 def prefill(model: LanguageModel, shape: Shape, batch: int, length: int) -> None:
@@ -344,7 +343,7 @@ def compare(model: LanguageModel, shape: Shape, words: argparse.Namespace, batch
     numbers = mine.ours
     if words.kernels and device.type == "cuda":
         kernels_of(model, shape, batch)
-    recorded.clear_static_states(model)
+    cuda_graphs.clear_static_states(model)
     for name in words.peers:
         theirs = PEERS[name](shape, batch, device)
         torch._dynamo.reset()
@@ -373,7 +372,7 @@ def main() -> None:
     need_gpu(words.tiny)
     shape, device = TINY if words.tiny else Shape(), choose_hardware().device
     if words.tiny:
-        recorded.BACKEND = "eager"
+        cuda_graphs.BACKEND = "eager"
     model = ours(shape, device, torch.bfloat16)
     for batch in words.batches:
         compare(model, shape, words, batch)

@@ -28,8 +28,7 @@ from heddle.checkpoints import find_source
 from heddle.checkpoints.formats import unpickle_folder
 from heddle.checkpoints.hf import load_model
 from heddle.checkpoints.hf.folder import SafetensorsFolder
-from heddle.decoding.generation import generate
-from heddle.decoding.sampling import GenerationConfig, GreedySearch
+from heddle.decoding.generation import GenerationConfig, GreedySearch, generate
 from heddle.models.networks import AutoregressiveModel, Encoder
 from heddle.nn.base import Context
 from heddle.nn.recurrent import LSTMConfig

@@ -19,9 +19,8 @@ from results import record
 
 import heddle
 from heddle.core.system import choose_hardware
-from heddle.decoding.generation import generate
+from heddle.decoding.generation import GenerationConfig, generate
 from heddle.decoding.runtime import make_requests
-from heddle.decoding.sampling import GenerationConfig
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.lm import LM
 from heddle.models.networks import AutoregressiveModel

@@ -144,16 +144,16 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "nothing among texts": (lambda lm: lm.generate(["a", None]), "got None among them"),
     "a stop": (lambda lm: lm.generate("a", stop=5), "stop: want a text or a list of texts"),
     "an empty stop": (lambda lm: lm.generate("a", stop=["b", ""]), "none of them empty"),
-    "rules": (lambda lm: lm.generate("a", rules={"regex": "a"}), r"rules: want what heddle.rules\(...\) makes"),
+    "rules": (lambda lm: lm.generate("a", rules={"regex": "a"}), r"rules: want the result of heddle.rules"),
     "a rule": (
         lambda lm: lm.generate("a", regex="a"),
-        r"regex: want it among the rules: rules=heddle.rules\(regex=...\)",
+        r"regex: want it in the constraints: rules=heddle.rules\(regex=...\)",
     ),
     "a draft": (lambda lm: lm.generate("a", draft="lookup"), "draft: want a model, or .* heddle.LookupDraft"),
     "a number": (lambda lm: lm.generate("a", max_tokens="x"), "max_tokens: want a whole number, got 'x'"),
     "a bias": (lambda lm: lm.generate("a", bias=5), "bias: want a table"),
     "a cache": (lambda lm: lm.generate("a", cache=[]), "cache: want full or quantised"),
-    "a stretch": (lambda lm: lm.generate("a", stretch=2.0), "stretch: want none, for a language model"),
+    "a stretch": (lambda lm: lm.generate("a", stretch=2.0), "stretch: want none, since a language model"),
     "a streamed list": (lambda lm: lm.stream(["a"]), "stream: want a text"),
     "a followed text": (lambda lm: lm.follow("abc"), "follow: want a list of texts, got one text"),
     "a row for rows": (lambda lm: lm.generate_ids([1, 2]), "generate_ids: want rows of ids"),
@@ -179,7 +179,7 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "a path": (lambda _: heddle.load(5), "path: want a path or a name"),
     "a device": (lambda _: heddle.load("none", device=torch.device("cpu")), "device: want a word"),
     "an expression": (lambda _: heddle.rules(regex=5), "regex: want a text"),
-    "a schema": (lambda _: heddle.rules(schema={"a": {1}}), "schema: want a table that JSON can hold"),
+    "a schema": (lambda _: heddle.rules(schema={"a": {1}}), "schema: want a table that can be written as JSON"),
     "phrases": (lambda _: heddle.rules(require=[5]), "require: want a phrase or a list of phrases"),
 }
 

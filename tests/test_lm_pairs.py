@@ -8,9 +8,10 @@ from cli.runs import config, loud_model
 from tasks.pair_runs import TOKENIZER, loud_pair
 
 from heddle.core import ConfigError, UsageError
+from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import Request
-from heddle.decoding.sampling import BeamSearch, GenerationConfig
-from heddle.decoding.search import search
+from heddle.decoding.search import BeamSearch
+from decoding.plain import search
 from heddle.lm import LM
 from heddle.models.networks import EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
@@ -38,7 +39,7 @@ def test_text_is_the_text_of_the_ids_of_the_source(lm: LM) -> None:
 
 
 def test_a_language_model_has_beams_too(writer: LM) -> None:
-    generation = GenerationConfig(max_tokens=6, choice=BeamSearch(beams=3, length_penalty=0.5)).between(
+    generation = GenerationConfig(max_tokens=6, choice=BeamSearch(beams=3, length_penalty=0.5)).with_special_tokens(
         TOKENIZER.end, (TOKENIZER.end,)
     )
     (best,) = search(writer.model, [Request(writer.tokenizer.opened("the"))], generation)[0]

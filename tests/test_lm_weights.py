@@ -38,9 +38,9 @@ def test_floats_by_name_are_a_dtype(weights: str) -> None:
 
 @pytest.mark.parametrize("compile", ["on", "off"])
 def test_packed_model_writes_as_it_reads(compile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heddle.decoding.runtime import cuda_graphs as recorded
+    from heddle.decoding.runtime import cuda_graphs
 
-    monkeypatch.setattr(recorded, "compiled", lambda act, device: act)  # a compiler cannot follow checked shapes
+    monkeypatch.setattr(cuda_graphs, "compile_step", lambda act, device: act)  # a compiler cannot follow checked shapes
     lm = heddle.load("one", device="cpu", weights="int8")
     ids = lm.tokenizer.encode(TEXTS[0])
     (new,) = lm.generate_ids([ids], max_tokens=6, temperature=0.0, compile=compile)

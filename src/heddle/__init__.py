@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["LM", "HeddleError", "LookupDraft", "build", "load", "presets", "rules"]
 
-_ROOMS = {
+_EXPORTS = {
     "HeddleError": ("heddle.core", "HeddleError"),
     "LM": ("heddle.lm", "LM"),
     "LookupDraft": ("heddle.decoding.speculative", "LookupDraft"),
@@ -25,13 +25,13 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Open a room when its name is first used: `import heddle` alone costs nothing."""
-    if name not in _ROOMS:
+    """Import a name when it is first used, so that `import heddle` costs nothing."""
+    if name not in _EXPORTS:
         raise AttributeError(f"module 'heddle' has no attribute {name!r}")
-    room, own = _ROOMS[name]
-    return getattr(import_module(room), own)
+    module, own = _EXPORTS[name]
+    return getattr(import_module(module), own)
 
 
 def __dir__() -> list[str]:
-    """List what the front door offers."""
+    """List the public names."""
     return sorted([*__all__, "__version__"])

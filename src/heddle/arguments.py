@@ -1,4 +1,4 @@
-"""Asked: what callers of the library give, made plain; what is of another kind is refused in one line."""
+"""Arguments of the library: converted to plain types, or refused in one line."""
 
 from collections.abc import Iterable, Mapping
 from operator import index
@@ -11,43 +11,43 @@ from torch import Tensor
 from heddle.core import UsageError, brief
 
 
-def text_of(asker: str, given: object) -> str:
+def as_text(caller: str, given: object) -> str:
     """Return one text."""
     if not isinstance(given, str):
-        raise UsageError(f"{asker}: want a text, got {brief(given)}")
+        raise UsageError(f"{caller}: want a text, got {brief(given)}")
     return given
 
 
-def texts_of(asker: str, given: object, wish: str = "a list of texts") -> list[str]:
-    """Return several texts; one alone would be taken for its letters."""
+def as_texts(caller: str, given: object, expected: str = "a list of texts") -> list[str]:
+    """Return several texts; a single one would be read as a list of its letters."""
     if isinstance(given, str):
-        raise UsageError(f"{asker}: want {wish}, got one text")
+        raise UsageError(f"{caller}: want {expected}, got one text")
     if not isinstance(given, Iterable) or isinstance(given, bytes | Mapping):
-        raise UsageError(f"{asker}: want {wish}, got {brief(given)}")
+        raise UsageError(f"{caller}: want {expected}, got {brief(given)}")
     found = list(given)
     for each in found:
         if not isinstance(each, str):
-            raise UsageError(f"{asker}: want {wish}, got {brief(each)} among them")
+            raise UsageError(f"{caller}: want {expected}, got {brief(each)} among them")
     return found
 
 
-def ids_of(asker: str, given: object) -> list[list[int]]:
+def as_id_rows(caller: str, given: object) -> list[list[int]]:
     """Return rows of ids, from lists, arrays or a tensor."""
     plain: Any = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
     try:
         return [[index(id) for id in row] for row in plain]
     except TypeError:
-        raise UsageError(f"{asker}: want rows of ids, such as [[1, 2, 3]], got {brief(given)}") from None
+        raise UsageError(f"{caller}: want rows of ids, such as [[1, 2, 3]], got {brief(given)}") from None
 
 
-def words_of(**given: object) -> None:
-    """Refuse what is no word."""
+def check_words(**given: object) -> None:
+    """Refuse anything but strings."""
     for name, value in given.items():
         if not isinstance(value, str):
             raise UsageError(f"{name}: want a word, such as 'auto', got {brief(value)}")
 
 
-def path_of(given: object) -> str | Path | None:
+def as_path(given: object) -> str | Path | None:
     """Return a path, or None."""
     if given is not None and not isinstance(given, str | Path):
         raise UsageError(f"path: want a path or a name, got {brief(given)}")

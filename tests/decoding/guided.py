@@ -19,5 +19,5 @@ def written(ids: Sequence[int], vocabulary: Vocabulary, fresh: bool = True) -> b
     text = b""
     for id in ids:
         text += (vocabulary.first if fresh else vocabulary.inside)[id]
-        fresh = vocabulary.freshly(id, fresh)
+        fresh = vocabulary.next_fresh(id, fresh)
     return text

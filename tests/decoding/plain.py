@@ -11,9 +11,9 @@ from laws.cases import ATTENTION, CHANNEL, CROSS, pair, small, tower
 from torch import Tensor
 
 from heddle.core import replace
-from heddle.decoding.runtime import Request
-from heddle.decoding.sampling import BeamSearch, GenerationConfig
-from heddle.decoding.search import Hypothesis, search
+from heddle.decoding.generation import Completion, GenerationConfig
+from heddle.decoding.runtime import PrefixCache, Request
+from heddle.decoding.search import BeamSearch
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, TowerConfig, pre_norm
 from heddle.nn.attention import CrossAttention
 from heddle.nn.base import Context, FanInInitConfig
@@ -52,14 +52,24 @@ def requests(made: AutoregressiveModel, rows: Sequence[int] = (0, 1, 2), **more:
     return [Request((), SOURCES[row] if isinstance(made, EncoderDecoder) else None, **more) for row in rows]
 
 
+def search(
+    made: AutoregressiveModel,
+    requests: Sequence[Request],
+    config: GenerationConfig,
+    prefix_cache: PrefixCache | None = None,
+) -> list[list[Completion]]:
+    """Return the best sequences of each request."""
+    return config.choice.complete(made, requests, config, prefix_cache=prefix_cache)
+
+
 def find(
     made: AutoregressiveModel, config: GenerationConfig, rows: Sequence[int] = (0, 1, 2), **more: Any
-) -> list[list[Hypothesis]]:
+) -> list[list[Completion]]:
     """Search from the beginning."""
     return search(made, requests(made, rows, **more), config)
 
 
-def named(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
+def named(found: list[list[Completion]]) -> list[list[list[int]]]:
     """Return the ids alone: log-probabilities may differ in their last bit."""
     return [[h.ids for h in best] for best in found]
 
@@ -75,7 +85,7 @@ class Plain:
     known: dict[New, list[float]] = field(default_factory=dict)
 
     @torch.no_grad()
-    def odds(self, new: New) -> list[float]:
+    def logprobs(self, new: New) -> list[float]:
         """Return the log-probability of each id after a beginning."""
         if new not in self.known:
             scores = self.model.logits(torch.tensor([[*self.prompt, *new]]), Context(memory=self.memory))
@@ -94,7 +104,7 @@ class Plain:
     def steps(self, new: New) -> dict[int, float]:
         """Return the step score of each id that may follow: odds, penalties, least length, guide."""
         options, before = self.config.penalties, Counter(new)
-        found = self.odds(new)
+        found = self.logprobs(new)
         for id, value in options.bias:
             found[id] += value
         for id in {*self.prompt, *new}:
@@ -112,7 +122,7 @@ class Plain:
     def constraint(self, new: New) -> Any:
         constraint = self.request.constraint
         for id in new:
-            constraint = None if constraint is None or id in self.config.stop else constraint.take(id)
+            constraint = None if constraint is None or id in self.config.stop else constraint.advance(id)
         return constraint
 
     def stopped(self, new: New) -> bool:
@@ -125,7 +135,7 @@ class Plain:
     def score(self, new: New, total: float) -> float:
         assert isinstance(self.config.choice, BeamSearch)
         weight = self.config.choice.coverage
-        return self.config.choice.rank(total, len(new)) + (weight * self.covered(new) if weight else 0.0)
+        return total / len(new) ** self.config.choice.length_penalty + (weight * self.covered(new) if weight else 0.0)
 
     def everything(self, new: New = (), total: float = 0.0) -> dict[New, float]:
         """Return the score of every sequence that can be."""

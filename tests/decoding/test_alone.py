@@ -6,10 +6,9 @@ import sys
 import pytest
 import torch
 
-from heddle.decoding.generation.static_decoder import StaticStep
-from heddle.decoding.runtime import CaptureMode
-from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.runtime.compiled_step import compile_for_cpu
+from heddle.decoding.generation.decoders import StaticStep
+from heddle.decoding.runtime import CaptureMode, cuda_graphs
+from heddle.decoding.runtime.cuda_graphs import compile_for_cpu
 from heddle.models.presets import build
 
 
@@ -24,7 +23,7 @@ def test_each_has_code_of_its_own() -> None:
 
 def test_a_step_is_made_anew_when_weights_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr(recorded, "compiled", lambda act, device: made.append(device) or act)
+    monkeypatch.setattr(cuda_graphs, "compile_step", lambda act, device: made.append(device) or act)
     model = build("gpt2", layers=1, width=32, heads=2, vocab=64, context=32).eval()
     with torch.inference_mode():
         _, state = model.step(torch.zeros(1, 3, dtype=torch.long), model.new_state(1, 32))
@@ -40,12 +39,11 @@ def test_a_step_is_made_anew_when_weights_have_moved(monkeypatch: pytest.MonkeyP
 CODE = """
 import torch
 from heddle.core import replace
-from heddle.decoding.sampling import GreedySearch, GenerationConfig
-from heddle.decoding.generation import generate
+from heddle.decoding.generation import GenerationConfig, generate
 from heddle.models.presets import build
 from heddle.nn.quantization import quantize_model
 
-how = GenerationConfig(max_tokens=12, choice=GreedySearch())
+config = GenerationConfig(max_tokens=12)
 for weights in ({weights},):
     model = build("llama", layers=1, width=64, heads=4, kv_heads=2, hidden=64, vocab=1024, context=64).eval()
     for p in model.parameters():
@@ -53,7 +51,7 @@ for weights in ({weights},):
     if weights:
         quantize_model(model, weights)
     for prompt in ([3, 4, 5], [9, 8, 7, 6]):
-        (on,), (off,) = (generate(model, [prompt], replace(how, compile=word)) for word in ("on", "off"))
+        (on,), (off,) = (generate(model, [prompt], replace(config, compile=word)) for word in ("on", "off"))
         assert weights or on == off, (on, off)
         scores = model.logits(torch.tensor([prompt + on]))[0, len(prompt) - 1 : -1]  # packed sums are rounded apart
         best = scores.max(-1).values

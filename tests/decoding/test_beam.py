@@ -7,13 +7,15 @@ import itertools
 
 import pytest
 import torch
-from decoding.plain import CONFIGS, END, SOURCES, VOCAB, Plain, find, model, named, requests
+from decoding.plain import CONFIGS, END, SOURCES, VOCAB, Plain, find, model, named, requests, search
 
 from heddle.core import ConfigError, UsageError, replace
-from heddle.decoding.generation import complete, generate, stream
-from heddle.decoding.runtime import FinishReason, Request, clock, make_requests
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, PenaltyConfig, generation_config
-from heddle.decoding.search import beam, candidates, search
+from heddle.decoding import generation_config
+from heddle.decoding.generation import GenerationConfig, complete, generate, stream
+from heddle.decoding.runtime import FinishReason, Request, make_requests
+from heddle.decoding.runtime import requests as requests_module
+from heddle.decoding.sampling import PenaltyConfig
+from heddle.decoding.search import BeamSearch, beam_loop, candidates
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 
 PENALTIES = (0.0, 0.6, 1.0, -0.5)
@@ -63,7 +65,7 @@ def test_with_penalties_and_least_lengths_too_beams_are_those_of_a_plain_search(
         plain = Plain(made, replace(config, penalties=_without(config)), request)
         assert [tuple(h.ids) for h in found] == plain.beams()
         for h in found:
-            odds = [plain.odds(tuple(h.ids[:i]))[id] for i, id in enumerate(h.ids)]
+            odds = [plain.logprobs(tuple(h.ids[:i]))[id] for i, id in enumerate(h.ids)]
             assert h.logprob == pytest.approx(sum(odds))  # by the model's own odds, whatever was wished
 
 
@@ -99,7 +101,7 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
     made = [model("recurrent", 2), model("pair-attention", 3), model("recurrent", 4)]
     stopped = [named(find(one, config)) for one in made]
     with monkeypatch.context() as patch:
-        patch.setattr(beam.Beam, "settled", lambda self: not any(self.live))
+        patch.setattr(beam_loop.PromptSearch, "settled", lambda self: not any(self.live))
         assert [named(find(one, config)) for one in made] == stopped
 
 
@@ -107,7 +109,7 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
 def test_stopping_early_changes_nothing_with_penalties_either(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config, made = replace(WISHES[wish], max_tokens=12), model("pair-attentive", 1)
     stopped = named(find(made, config))
-    monkeypatch.setattr(beam.Beam, "settled", lambda self: not any(self.live))
+    monkeypatch.setattr(beam_loop.PromptSearch, "settled", lambda self: not any(self.live))
     assert named(find(made, config)) == stopped
 
 
@@ -118,7 +120,7 @@ def test_a_search_goes_on_where_penalties_can_lift_a_sequence_later(monkeypatch:
     made = [model("recurrent", seed) for seed in range(6)]
     found = [named(find(one, config, [0])) for one in made]
     assert found == [[list(map(list, Plain(one, config, requests(one, [0])[0]).beams()))] for one in made]
-    monkeypatch.setattr(beam.Rules, "lifts", False)
+    monkeypatch.setattr(beam_loop.SearchSettings, "rewards", False)
     assert [named(find(one, config, [0])) for one in made] != found
 
 
@@ -227,7 +229,7 @@ class Turns:
         mask[END] = len(self.said) >= self.least
         return mask
 
-    def take(self, id: int) -> "Turns":
+    def advance(self, id: int) -> "Turns":
         return Turns(self.least, self.most, (*self.said, id))
 
     @property
@@ -235,7 +237,7 @@ class Turns:
         return len(self.said) == self.most
 
 
-@pytest.mark.parametrize("guide", [Turns(), Turns(least=3), Turns(most=2), Turns(least=9)])
+@pytest.mark.parametrize("constraint", [Turns(), Turns(least=3), Turns(most=2), Turns(least=9)])
 @pytest.mark.parametrize("name", ["recurrent", "pair-attention"])
 def test_guided_beams_are_those_of_a_plain_search(name: str, constraint: Turns) -> None:
     made = model(name, 2)
@@ -254,7 +256,7 @@ class Threes(Turns):
         mask[END] = self.said[-1:] == (3,)
         return mask
 
-    def take(self, id: int) -> "Threes":
+    def advance(self, id: int) -> "Threes":
         return Threes(said=(*self.said, id))
 
 
@@ -291,7 +293,7 @@ class Nothing(Turns):
     def allowed(self) -> torch.Tensor:
         return torch.zeros(VOCAB, dtype=torch.bool) if self.said else super().allowed()
 
-    def take(self, id: int) -> "Nothing":
+    def advance(self, id: int) -> "Nothing":
         return Nothing(said=(*self.said, id))
 
 
@@ -315,7 +317,7 @@ def test_candidates_that_end_by_a_guide_do_not_starve_the_search(monkeypatch: py
         def allowed(self) -> torch.Tensor:
             return torch.ones(40, dtype=torch.bool)
 
-        def take(self, id: int) -> "Endless":
+        def advance(self, id: int) -> "Endless":
             return Endless(said=(*self.said, id))
 
         @property
@@ -339,7 +341,7 @@ def test_candidates_that_end_by_a_guide_do_not_starve_the_search(monkeypatch: py
 def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     made = model("pair-attention", 2)
     ticks = iter(range(99))
-    monkeypatch.setattr(clock.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(requests_module.time, "monotonic", lambda: next(ticks))
     config = GenerationConfig(
         max_tokens=30, stop=(END,), begin=END, min_tokens=20, seconds=4.0, samples=2, choice=BeamSearch(beams=2)
     )
@@ -364,8 +366,6 @@ def test_what_beams_cannot_mean_is_refused() -> None:
         GenerationConfig(samples=3, choice=BeamSearch(beams=2))
     with pytest.raises(ConfigError, match="length_penalty"):
         BeamSearch(length_penalty=float("nan"))
-    with pytest.raises(ConfigError, match="choice: want beams"):
-        search(model("attention"), [Request([END])], GenerationConfig())
     with pytest.raises(UsageError, match="samples: want at most 4"):  # of one token there are four sequences
         generate(
             model("attention"), [[]], GenerationConfig(max_tokens=1, begin=END, samples=9, choice=BeamSearch(beams=9))

@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
-from decoding.plain import END, SOURCES, VOCAB, Plain, find, model, named, requests
+from decoding.plain import END, SOURCES, VOCAB, Plain, find, model, named, requests, search
 from laws.cases import ATTENTION, CHANNEL, CROSS, pair, tower
 
 from heddle.core import ConfigError, UsageError, replace
+from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import PrefixCache, Request
-from heddle.decoding.sampling import BeamSearch, GenerationConfig
-from heddle.decoding.search import beam, search
-from heddle.decoding.search.coverage import penalties_of, watching
+from heddle.decoding.search import BeamSearch, beam_loop
+from heddle.decoding.search.coverage import coverage_penalties, record_attention
 from heddle.models.networks import EncoderDecoder, TowerConfig
 from heddle.nn.base import Context
 from heddle.nn.stack import Branch, RepeatConfig
@@ -74,7 +74,7 @@ def test_beginnings_read_in_chunks_or_read_before_count_too() -> None:
 def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made, options = [model(name, seed) for seed, name in enumerate(READERS, 1)], config(0.5, max_tokens=12, samples=2)
     stopped = [named(find(one, options)) for one in made]
-    monkeypatch.setattr(beam.Beam, "settled", lambda self: not any(self.live))
+    monkeypatch.setattr(beam_loop.PromptSearch, "settled", lambda self: not any(self.live))
     assert [named(find(one, options)) for one in made] == stopped
 
 
@@ -88,10 +88,10 @@ def test_a_heavy_weight_on_coverage_changes_what_wins() -> None:
 
 def test_the_penalty_is_that_of_the_paper() -> None:
     cover = torch.tensor([[0.5, 1.7, 0.25], [0.9, 0.1, 0.0]], dtype=torch.float64)
-    assert penalties_of(cover[:1], None).tolist() == pytest.approx([math.log(0.5) + math.log(0.25)])
+    assert coverage_penalties(cover[:1], None).tolist() == pytest.approx([math.log(0.5) + math.log(0.25)])
     allowed = torch.tensor([[True] * 3, [True, True, False]])[:, None, None]
-    assert penalties_of(cover, allowed)[1].item() == pytest.approx(math.log(0.9) + math.log(0.1))
-    assert penalties_of(torch.zeros(1, 1), None).isfinite().all()
+    assert coverage_penalties(cover, allowed)[1].item() == pytest.approx(math.log(0.9) + math.log(0.1))
+    assert coverage_penalties(torch.zeros(1, 1), None).isfinite().all()
 
 
 @torch.no_grad()
@@ -102,11 +102,11 @@ def test_all_layers_and_heads_count_and_every_token_gives_a_whole_one() -> None:
     made = replace(deep, decoder=replace(deep.decoder, plan=replace(plan, times=3))).build(0).eval()
     assert isinstance(made, EncoderDecoder)
     memory = made.encode(torch.tensor(SOURCES[:1]))
-    with watching(made) as watch:
+    with record_attention(made) as watch:
         made(torch.tensor([[0, 1, 2]]), Context(memory=memory))
-        assert len(watch.looks) == 3
+        assert len(watch.attention) == 3
         assert watch.take().sum().item() == pytest.approx(3.0)
-        assert not watch.looks
+        assert not watch.attention
     assert not any(m._forward_pre_hooks for m in made.modules() if isinstance(m, Branch))
 
 

@@ -4,8 +4,10 @@ import pytest
 from decoding.plain import END, Plain, find, model, named, requests
 
 from heddle.core import ConfigError, replace
-from heddle.decoding.generation import generate
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, PenaltyConfig, generation_config
+from heddle.decoding import generation_config
+from heddle.decoding.generation import GenerationConfig, generate
+from heddle.decoding.sampling import PenaltyConfig
+from heddle.decoding.search import BeamSearch
 
 HOW = GenerationConfig(
     max_tokens=5, stop=(END,), begin=END, samples=3,
@@ -69,5 +71,7 @@ def test_groups_that_cannot_be_are_refused() -> None:
 
 def test_the_words_of_the_library_mean_the_same() -> None:
     made = model("attention", 3)
-    config = generation_config({"beams": 4, "groups": 2, "diversity": 1.5, "max_tokens": 5}).between(END, (END,))
+    config = generation_config({"beams": 4, "groups": 2, "diversity": 1.5, "max_tokens": 5}).with_special_tokens(
+        END, (END,)
+    )
     assert generate(made, [[]], config)[0] == find(made, config, [0])[0][0].ids

@@ -5,8 +5,7 @@ import torch
 from laws.cases import SMALL, loud
 
 from heddle.core import UsageError
-from heddle.decoding.scoring import carried as carrying
-from heddle.decoding.scoring import nll_with_carried_state
+from heddle.decoding.scoring import nll_with_carried_state, scoring
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import PRESETS
 
@@ -32,7 +31,7 @@ def test_documents_read_on_cost_what_one_long_row_costs(name: str, monkeypatch: 
     with torch.no_grad():
         want = model.head.nll(model(row[:, :-1]), row[:, 1:])[0].float()
     for chunk in (4096, 7, 1):
-        monkeypatch.setattr(carrying, "CHUNK", chunk)
+        monkeypatch.setattr(scoring, "CARRIED_CHUNK", chunk)
         found = list(nll_with_carried_state(model, rows, END))
         assert [len(losses) for losses in found] == [len(document) for document in rows]
         torch.testing.assert_close(torch.cat(found), want)

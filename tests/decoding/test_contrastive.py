@@ -8,9 +8,9 @@ from laws.cases import CONTEXT, Given, cases, loud, pairs
 from torch.nn.functional import cosine_similarity
 
 from heddle.core import UsageError
-from heddle.decoding.generation import complete, generate
+from heddle.decoding.generation import ContrastiveSearch, GenerationConfig, complete, generate
 from heddle.decoding.runtime import FinishReason, make_requests
-from heddle.decoding.sampling import ContrastiveSearch, GenerationConfig, PenaltyConfig
+from heddle.decoding.sampling import PenaltyConfig
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 
@@ -92,5 +92,5 @@ def test_learned_positions_end_a_token_sooner_for_every_candidate_is_read() -> N
     made, config = model("preset=gpt2"), GenerationConfig(max_tokens=2 * CONTEXT, choice=ContrastiveSearch(top_k=2))
     (found,) = complete(made, make_requests([[1, 2]]), config)
     assert len(found.ids) == CONTEXT - 2 and found.reason is FinishReason.CONTEXT
-    with pytest.raises(UsageError, match=f"prompt: want less than the {CONTEXT} positions"):
+    with pytest.raises(UsageError, match=f"prompt: want fewer tokens than the model.s {CONTEXT} positions"):
         complete(made, make_requests([[1] * CONTEXT]), config)

@@ -7,19 +7,20 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, DamageError
+from heddle.decoding import generation_config
+from heddle.decoding.generation import GenerationConfig, GreedySearch, MultinomialSampling
 from heddle.decoding.sampling import (
     NO_TOKEN,
-    GenerationConfig,
-    MultinomialSampling,
     RowPosition,
-    choose,
-    draw,
-    generation_config,
+    apply_temperature,
     hash_ids,
-    invert,
-    narrow,
+    inverse_cdf,
+    min_p,
+    top_k,
+    top_p,
+    typical,
+    uniform,
 )
-from heddle.decoding.sampling.filters import min_p, temper, top_k, top_p, typical
 
 ODDS = torch.tensor([0.05, 0.40, 0.10, 0.25, 0.15, 0.05], dtype=torch.float64)
 SCORES = ODDS.log()
@@ -88,7 +89,7 @@ def test_no_filter_leaves_nothing_even_after_others(seed: int) -> None:
         MultinomialSampling(top_p=1e-9),
         MultinomialSampling(min_p=1.0, typical=0.5),
     ):
-        left = narrow(scores, choice)
+        left = choice.filter_logits(scores)
         assert ((left > -math.inf).sum(-1) >= 1).all()
         assert (left[:, ::3] == -math.inf).all()
         assert not left.softmax(-1).isnan().any()
@@ -127,7 +128,7 @@ def test_looking_among_few_tokens_first_changes_nothing(scale: float) -> None:
 def test_temperature_raises_odds_to_a_power() -> None:
     for temperature in (0.5, 1.0, 2.0):
         wanted = ODDS ** (1 / temperature)
-        assert torch.allclose(temper(SCORES, temperature).softmax(-1), wanted / wanted.sum())
+        assert torch.allclose(apply_temperature(SCORES, temperature).softmax(-1), wanted / wanted.sum())
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-300, 5e-324, 1e300])
@@ -135,7 +136,7 @@ def test_no_temperature_is_too_low_or_too_high_to_draw_by(temperature: float) ->
     config = GenerationConfig(choice=MultinomialSampling(temperature=temperature))
     for shift in (-1e4, 0.0, 1e4):
         rows = torch.tensor([[1.0, 3.0, 2.0], [-math.inf, 1.0, -math.inf]], dtype=torch.float64) + shift
-        found = choose(rows, config, [RowPosition(0, 7, 7), RowPosition(0, 7, 7)]).tolist()
+        found = config.choice.choose(rows, [RowPosition(0, 7, 7), RowPosition(0, 7, 7)]).tolist()
         assert found[1] == 1
         assert found[0] == 1 or (temperature > 1 and found[0] in (0, 2))
 
@@ -163,15 +164,15 @@ def test_what_is_kept_keeps_its_proportions_in_every_row(cut) -> None:  # type: 
     ids=str,
 )
 def test_draws_follow_the_odds(choice: MultinomialSampling) -> None:
-    odds = narrow(SCORES, choice).softmax(-1)
+    odds = choice.filter_logits(SCORES).softmax(-1)
     places = [RowPosition(0, 1, past) for past in range(DRAWS)]
-    found = choose(SCORES.expand(DRAWS, -1), GenerationConfig(choice=choice), places)
+    found = choice.choose(SCORES.expand(DRAWS, -1), places)
     assert chi_square(torch.bincount(found, minlength=6).double(), odds) < 4
 
 
 def test_the_chi_square_test_notices_wrong_odds() -> None:
-    draws = torch.tensor([draw(0, RowPosition(0, 1, past)) for past in range(DRAWS)], dtype=torch.float64)
-    found = torch.bincount(invert(ODDS.expand(DRAWS, -1), draws), minlength=6).double()
+    draws = torch.tensor([uniform(0, RowPosition(0, 1, past)) for past in range(DRAWS)], dtype=torch.float64)
+    found = torch.bincount(inverse_cdf(ODDS.expand(DRAWS, -1), draws), minlength=6).double()
     wrong = ODDS + torch.tensor([0.01, -0.01, 0, 0, 0, 0])
     assert chi_square(found, ODDS) < 4 < chi_square(found, wrong)
 
@@ -180,7 +181,7 @@ def grown(ids: list[int], length: int, sample: int = 0, source: list[int] | None
     """Return where a row stands that goes on from ids with one id, over and over."""
     places = [RowPosition(sample, len(ids), hash_ids(ids, source))]
     while len(places) < length:
-        places.append(places[-1].then(3))
+        places.append(places[-1].append(3))
     return places
 
 
@@ -194,7 +195,7 @@ def grown(ids: list[int], length: int, sample: int = 0, source: list[int] | None
     ids=["samples", "prompts", "sources"],
 )
 def test_rows_and_positions_are_drawn_apart(rows: list[list[RowPosition]]) -> None:
-    grid = torch.tensor([[draw(0, place) for place in row] for row in rows])
+    grid = torch.tensor([[uniform(0, place) for place in row] for row in rows])
     counts = torch.histc(grid, bins=20, min=0, max=1)
     assert chi_square(counts, torch.full((20,), 0.05)) < 4
     for way in (grid, grid.T):
@@ -204,7 +205,9 @@ def test_rows_and_positions_are_drawn_apart(rows: list[list[RowPosition]]) -> No
 def test_the_past_is_all_that_a_row_holds_however_it_came() -> None:
     place = RowPosition(0, 2, hash_ids([4, 7]))
     assert (
-        place.then(1) == RowPosition(0, 3, hash_ids([4, 7, 1])) == RowPosition(0, 3, hash_ids(torch.tensor([4, 7, 1])))
+        place.append(1)
+        == RowPosition(0, 3, hash_ids([4, 7, 1]))
+        == RowPosition(0, 3, hash_ids(torch.tensor([4, 7, 1])))
     )  # type: ignore[arg-type]
     pasts = [hash_ids(*each) for each in (([4, 7], None), ([7, 4], None), ([47], None), ([7], [4]), ([4, 7], []))]
     assert len(set(pasts)) == len(pasts)
@@ -212,20 +215,20 @@ def test_the_past_is_all_that_a_row_holds_however_it_came() -> None:
 
 def test_a_draw_at_either_edge_takes_a_token_with_odds() -> None:
     odds = torch.tensor([[0.0, 0.3, 0.0, 0.7, 0.0]], dtype=torch.float64)
-    assert invert(odds, torch.tensor([0.0])).item() == 1
-    assert invert(odds, torch.tensor([1 - 2.0**-53], dtype=torch.float64)).item() == 3
+    assert inverse_cdf(odds, torch.tensor([0.0])).item() == 1
+    assert inverse_cdf(odds, torch.tensor([1 - 2.0**-53], dtype=torch.float64)).item() == 3
 
 
 def test_greedy_takes_the_first_of_equals() -> None:
-    assert choose(torch.tensor([[0.0, 2.0, 2.0]]), GenerationConfig(), [RowPosition(0, 0, 0)]).item() == 1
+    assert GreedySearch().choose(torch.tensor([[0.0, 2.0, 2.0]]), [RowPosition(0, 0, 0)]).item() == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_scores_that_are_not_numbers_are_refused(temperature: float) -> None:
     for wrong in (math.nan, math.inf):
         with pytest.raises(DamageError, match="not numbers"):
-            choose(
-                torch.tensor([[0.0, wrong]]), generation_config({"temperature": temperature}), [RowPosition(0, 0, 0)]
+            generation_config({"temperature": temperature}).choice.choose(
+                torch.tensor([[0.0, wrong]]), [RowPosition(0, 0, 0)]
             )
 
 
@@ -262,4 +265,4 @@ def test_a_wish_out_of_bounds_is_refused_by_name(field: str, value: float) -> No
 def test_a_row_in_which_nothing_is_left_takes_nothing() -> None:
     scores = torch.tensor([[0.0, 1.0], [-math.inf, -math.inf]])
     for config in (GenerationConfig(), GenerationConfig(choice=MultinomialSampling(top_p=0.5, typical=0.5))):
-        assert choose(scores, config, [RowPosition(0, 0, 0)] * 2)[1].item() == NO_TOKEN
+        assert config.choice.choose(scores, [RowPosition(0, 0, 0)] * 2)[1].item() == NO_TOKEN

@@ -5,9 +5,9 @@ import torch
 
 from heddle.core import UsageError
 from heddle.decoding.scoring import (
+    ScoringWindows,
     SharedPrefix,
     TokenQueries,
-    Windows,
     nll_sliding_window,
     score_continuations,
     score_tokens,
@@ -30,7 +30,7 @@ def small(name: str) -> LanguageModel:
 
 def alone(model: LanguageModel, start: list[int], end: list[int]) -> float:
     """Return the log-probability of an end, read with its start as one document."""
-    (losses,) = nll_sliding_window(model, [[*start[1:], *end]], Windows(length=32, stride=32), start[0])
+    (losses,) = nll_sliding_window(model, [[*start[1:], *end]], ScoringWindows(length=32, stride=32), start[0])
     return -float(losses[len(start) - 1 :].double().sum())
 
 
@@ -43,7 +43,7 @@ def test_ends_are_as_probable_as_when_read_alone(name: str) -> None:
         SharedPrefix([7] * 12, [[1, 2, 3, 4, 5]]),
     ]
     for fork, found in zip(forks, score_continuations(model, forks), strict=True):
-        wanted = [alone(model, list(fork.start), list(end)) for end in fork.ends]
+        wanted = [alone(model, list(fork.prefix), list(end)) for end in fork.continuations]
         assert found == pytest.approx(wanted, abs=1e-4)
 
 
@@ -66,7 +66,7 @@ def test_glances_agree_with_the_odds_of_the_next_token(name: str) -> None:
     ]
     found = score_tokens(model, glances)
     for row, glance, odds in zip(rows, glances, found, strict=False):
-        for (place, tokens), each in zip(glance.asked, odds, strict=True):
+        for (place, tokens), each in zip(glance.queries, odds, strict=True):
             assert each == pytest.approx([alone(model, row[:place], [token]) for token in tokens], abs=1e-4)
     assert found[2] == []
 

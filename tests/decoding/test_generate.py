@@ -10,11 +10,20 @@ from jaxtyping import Bool
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import UsageError, replace
-from heddle.decoding.generation import complete, follow, generate, stream
-from heddle.decoding.runtime import FinishReason, Request, clock, has_kv_cache, make_requests
-from heddle.decoding.runtime import prefill as opening
-from heddle.decoding.sampling import BeamSearch, ContrastiveSearch, GenerationConfig, GreedySearch, MultinomialSampling
-from heddle.decoding.scoring import Windows, nll_sliding_window
+from heddle.decoding.generation import (
+    ContrastiveSearch,
+    GenerationConfig,
+    GreedySearch,
+    MultinomialSampling,
+    complete,
+    follow,
+    generate,
+    stream,
+)
+from heddle.decoding.runtime import FinishReason, Request, has_kv_cache, make_requests, prefill
+from heddle.decoding.runtime import requests as requests_module
+from heddle.decoding.scoring import ScoringWindows, nll_sliding_window
+from heddle.decoding.search import BeamSearch
 from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.nn.positions import SinusoidalPositionConfig
 
@@ -93,7 +102,7 @@ def test_an_empty_prompt_begins_from_the_begin_id() -> None:
 def test_room_grows_as_rows_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts, config = [[1], [1, 2, 3]], GenerationConfig(max_tokens=2 * CONTEXT, choice=MultinomialSampling())
     wanted = generate(model(name), prompts, config)
-    monkeypatch.setattr(opening, "SPARE", 1)
+    monkeypatch.setattr(prefill, "SPARE", 1)
     assert generate(model(name), prompts, config) == wanted
 
 
@@ -167,7 +176,7 @@ def test_a_model_still_learns_after_generating_past_its_context(name: str) -> No
     sinusoidal = replace(CONFIGS["gpt2"], position=SinusoidalPositionConfig())
     made = (sinusoidal if name == "sinusoidal" else CONFIGS[name]).build(0)
     generate(made, [[1]], GenerationConfig(max_tokens=3 * CONTEXT))
-    list(nll_sliding_window(made, [[1] * 5 * CONTEXT], Windows(length=5 * CONTEXT, stride=1), 0))
+    list(nll_sliding_window(made, [[1] * 5 * CONTEXT], ScoringWindows(length=5 * CONTEXT, stride=1), 0))
     made.logits(torch.ones(1, 4, dtype=torch.long)).sum().backward()
     assert all(weight.grad is not None for weight in made.parameters())
 
@@ -187,7 +196,7 @@ def test_rows_end_when_the_time_is_over_with_what_they_have(choice: object, monk
     config = replace(GenerationConfig(max_tokens=30), choice=choice)
     free = generate(model("first"), [[1], [2, 3]], config)
     ticks = count()
-    monkeypatch.setattr(clock.time, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(requests_module.time, "monotonic", lambda: float(next(ticks)))
     found = complete(model("first"), make_requests([[1], [2, 3]]), replace(config, seconds=3.5))
     assert [c.ids for c in found] == [ids[:4] for ids in free]  # one tick to start, one a token
     assert {c.reason for c in found} == {FinishReason.TIME}
@@ -222,7 +231,7 @@ def test_following_several_rows_gives_what_completing_does(choice: object) -> No
     rows: dict[int, list[int]] = {row: [] for row in range(4)}
     reasons = {}
     for step in follow(model("first"), requests, config):
-        assert step.row not in reasons and step.id is not None and step.odds is not None
+        assert step.row not in reasons and step.id is not None and step.logprobs is not None
         rows[step.row].append(step.id)
         if step.reason is not None:
             reasons[step.row] = step.reason
@@ -251,7 +260,7 @@ def test_odds_are_those_of_the_model_itself(name: str, choice: object) -> None:
 
 
 def test_odds_are_kept_on_request_only() -> None:
-    assert complete(model("first"), make_requests([[1]]), GenerationConfig(max_tokens=3))[0].odds == []
+    assert complete(model("first"), make_requests([[1]]), GenerationConfig(max_tokens=3))[0].token_logprobs == []
     found = complete(model("first"), make_requests([[1]]), GenerationConfig(max_tokens=3, alternatives=0))[0]
     assert len(found.logprobs) == 3 and found.alternatives == [()] * 3
 
@@ -272,7 +281,7 @@ class Sequel:
         mask[list(self.lists[0] if self.lists else () if self.stop is None else (self.stop,))] = True
         return mask
 
-    def take(self, id: int) -> "Sequel":
+    def advance(self, id: int) -> "Sequel":
         assert id in self.lists[0]
         return replace_lists(self, self.lists[1:])
 

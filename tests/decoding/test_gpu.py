@@ -10,10 +10,8 @@ from cli.runs import config
 from torch.nn import functional as F
 
 from heddle.core import replace
-from heddle.decoding.generation import complete, generate
-from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.runtime import make_requests
-from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
+from heddle.decoding.generation import GenerationConfig, MultinomialSampling, complete, generate
+from heddle.decoding.runtime import cuda_graphs, make_requests
 from heddle.decoding.speculative import LookupDraft, ModelDraft, speculate
 from heddle.models.presets import build, preset
 from heddle.nn.kernels import dispatch as kernels
@@ -45,7 +43,7 @@ def test_recorded_steps_choose_the_ids_of_plain_ones(name: str) -> None:
 def test_steps_of_these_families_are_graphs(name: str) -> None:
     model = config(name).build(1).eval().to(GPU)
     generate(model, PROMPTS, GenerationConfig(max_tokens=40))
-    (kept,) = recorded._KEPT[model].values()
+    (kept,) = cuda_graphs._KEPT[model].values()
     assert all(act.graph is not None for act in kept.acts)
 
 
@@ -70,7 +68,7 @@ def test_recorded_readings_of_guesses_write_what_plain_steps_write(name: str) ->
             assert step.id is not None
             rows[step.row].append(step.id)
         assert rows == plain
-    graphs = [act.graph for kept in recorded._KEPT.get(model, {}).values() for act in kept.acts]
+    graphs = [act.graph for kept in cuda_graphs._KEPT.get(model, {}).values() for act in kept.acts]
     assert all(graph is not None for graph in graphs) and bool(graphs) == (name != "lstm_lm")
 
 
@@ -145,15 +143,14 @@ COMPILED = """
 import json
 import torch
 from heddle.core import replace
-from heddle.decoding.sampling import GenerationConfig
-from heddle.decoding.generation import generate
+from heddle.decoding.generation import GenerationConfig, generate
 from heddle.models.presets import build, preset
 
 found = []
 for rows in (1, 6):
     model = build("llama", layers=2, width=256, heads=8, kv_heads=2, hidden=512, vocab=500, context=512).eval().cuda()
-    prompts, how = [[7, 8, 9 + row] for row in range(rows)], GenerationConfig(max_tokens=200, compile="on")
-    found.append(generate(model, prompts, how) == generate(model, prompts, replace(how, compile="off")))
+    prompts, config = [[7, 8, 9 + row] for row in range(rows)], GenerationConfig(max_tokens=200, compile="on")
+    found.append(generate(model, prompts, config) == generate(model, prompts, replace(config, compile="off")))
 print(json.dumps(found))
 """
 

@@ -11,9 +11,16 @@ from decoding.guided import VOCABULARY, WORDS, ids_of, written
 from torch import Tensor
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding.constraints import Both, CompiledPhrases, Ending, Vocabulary, allowed_tokens, apply_constraints
-from heddle.decoding.constraints.constraint import Together
-from heddle.decoding.constraints.phrases import PLANNED
+from heddle.decoding.constraints import (
+    CompiledPhrases,
+    Conjunction,
+    EndingConstraint,
+    Vocabulary,
+    allowed_tokens,
+    apply_constraints,
+)
+from heddle.decoding.constraints.constraint import BatchedConstraint
+from heddle.decoding.constraints.phrases import MAX_REQUIRED_BYTES
 
 # words joined by spaces, as the word kind does: 4 ends a line, after which no space is written
 SPACED = Vocabulary(
@@ -37,7 +44,7 @@ class Listed:
         mask[list(self.ids)] = True
         return mask
 
-    def take(self, id: int) -> "Listed":
+    def advance(self, id: int) -> "Listed":
         return self
 
     @property
@@ -49,7 +56,7 @@ class Listed:
         return 0 in self.ids
 
 
-class Kindred(Together):
+class Kindred(BatchedConstraint):
     """A guide that counts how often its kin are asked."""
 
     asked: list[int] = []
@@ -58,17 +65,17 @@ class Kindred(Together):
         self.ids = ids
 
     @property
-    def kin(self) -> object:
+    def batch_key(self) -> object:
         return Kindred.asked
 
-    def together(self, constraints: Sequence["Kindred"]) -> Tensor:
+    def allowed_batch(self, constraints: Sequence["Kindred"]) -> Tensor:
         Kindred.asked.append(len(constraints))
         return torch.stack([Listed(constraint.ids, 5).allowed() for constraint in constraints])  # type: ignore[misc]
 
     def allowed(self) -> Tensor | None:
         return Listed(self.ids, 5).allowed()
 
-    def take(self, id: int) -> "Kindred":
+    def advance(self, id: int) -> "Kindred":
         return self
 
     @property
@@ -98,12 +105,12 @@ def test_scores_of_what_is_forbidden_are_minus_infinity() -> None:
 
 
 def test_both_allow_what_each_does_and_end_where_both_may() -> None:
-    both = Both(Listed((0, 1, 2)), Listed((1, 2, 3)))
+    both = Conjunction(Listed((0, 1, 2)), Listed((1, 2, 3)))
     assert ids_of(both, 6) == {1, 2}
     assert not both.may_end and not both.finished
-    assert Both(Listed((0, 1)), Listed((0, 2))).may_end
-    assert not Both(Listed(()), Listed((0,))).finished  # the first is at its end, where it may not end
-    assert both.take(1) == both
+    assert Conjunction(Listed((0, 1)), Listed((0, 2))).may_end
+    assert not Conjunction(Listed(()), Listed((0,))).finished  # the first is at its end, where it may not end
+    assert both.advance(1) == both
 
 
 def reachable(prefix: tuple[int, ...], left: int, require: tuple[bytes, ...], forbid: tuple[bytes, ...]) -> bool:
@@ -137,10 +144,10 @@ def test_phrases_allow_exactly_what_a_search_over_all_texts_allows(
     book = CompiledPhrases(VOCABULARY, require, forbid)
     if not reachable((), 5, require, forbid):
         with pytest.raises(ConfigError, match="require: want"):
-            book.begin(room=5)
+            book.begin(max_tokens=5)
         return
     for _ in range(4):
-        constraint, ids = book.begin(room=5), list[int]()
+        constraint, ids = book.begin(max_tokens=5), list[int]()
         for left in range(5, 0, -1):
             allowed = ids_of(constraint, len(WORDS))
             said = all(phrase in written(ids, VOCABULARY) for phrase in require)
@@ -148,7 +155,7 @@ def test_phrases_allow_exactly_what_a_search_over_all_texts_allows(
             for id in range(1, 8):
                 assert (id in allowed) == reachable((*ids, id), left - 1, require, forbid), (ids, id)
             ids.append(draw.choice(sorted(allowed - {0})))
-            constraint = constraint.take(ids[-1])
+            constraint = constraint.advance(ids[-1])
         text = written(ids, VOCABULARY)
         assert all(p in text for p in require) and not any(p in text for p in forbid)
 
@@ -156,7 +163,7 @@ def test_phrases_allow_exactly_what_a_search_over_all_texts_allows(
 def test_without_a_limit_only_the_end_waits_for_what_is_required() -> None:
     constraint = CompiledPhrases(VOCABULARY, [b"cc"]).begin()
     assert ids_of(constraint, len(WORDS)) == set(range(1, len(WORDS)))
-    assert ids_of(constraint.take(5).take(7).take(5), len(WORDS)) == set(
+    assert ids_of(constraint.advance(5).advance(7).advance(5), len(WORDS)) == set(
         range(len(WORDS))
     )  # a control token is no text
 
@@ -164,27 +171,27 @@ def test_without_a_limit_only_the_end_waits_for_what_is_required() -> None:
 def test_half_characters_are_followed() -> None:
     constraint = CompiledPhrases(VOCABULARY, forbid=["€".encode()]).begin()
     assert ids_of(constraint, len(WORDS)) == set(range(len(WORDS)))
-    assert 9 not in ids_of(constraint.take(8), len(WORDS))
+    assert 9 not in ids_of(constraint.advance(8), len(WORDS))
     with pytest.raises(UsageError, match="allowed here, got 9"):
-        constraint.take(8).take(9)
+        constraint.advance(8).advance(9)
 
 
 def test_words_joined_by_spaces_are_spelt_as_they_are_written() -> None:
     constraint = CompiledPhrases(SPACED, forbid=[b"a b", b"\na"]).begin()
-    assert 2 not in ids_of(constraint.take(1), 5)  # "a b"
-    assert ids_of(constraint.take(1).take(4), 5) == {0, 2, 4}  # no "a", no "ab" after a line's end
+    assert 2 not in ids_of(constraint.advance(1), 5)  # "a b"
+    assert ids_of(constraint.advance(1).advance(4), 5) == {0, 2, 4}  # no "a", no "ab" after a line's end
     required = CompiledPhrases(SPACED, require=[b"b\nb"])
-    assert ids_of(required.begin(room=3), 5) == {2, 3}  # "b" and "ab"
-    assert ids_of(required.begin(fresh=False, room=3), 5) == {2, 3}
-    assert ids_of(required.begin(room=3).take(2).take(4), 5) == {2}
+    assert ids_of(required.begin(max_tokens=3), 5) == {2, 3}  # "b" and "ab"
+    assert ids_of(required.begin(fresh=False, max_tokens=3), 5) == {2, 3}
+    assert ids_of(required.begin(max_tokens=3).advance(2).advance(4), 5) == {2}
 
 
 def test_earlier_guides_of_phrases_stay_as_they_were() -> None:
-    first = CompiledPhrases(VOCABULARY, [b"abc"], [b"cc"]).begin(room=9)
+    first = CompiledPhrases(VOCABULARY, [b"abc"], [b"cc"]).begin(max_tokens=9)
     before = ids_of(first, len(WORDS))
-    branches = [first.take(id) for id in (1, 3, 5)]
+    branches = [first.advance(id) for id in (1, 3, 5)]
     assert ids_of(first, len(WORDS)) == before
-    assert [b.take(5).may_end for b in branches[:2]] == [False, True]
+    assert [b.advance(5).may_end for b in branches[:2]] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +200,7 @@ def test_earlier_guides_of_phrases_stay_as_they_were() -> None:
         ([b""], [], "require: want phrases of one character or more"),
         ([], [b"a", b""], "forbid: want phrases of one character or more"),
         ([b"a"] * 9, [], "require: want at most 8 phrases, got 9"),
-        ([b"x" * PLANNED], [b"y"], "require and forbid: want phrases of at most"),
+        ([b"x" * MAX_REQUIRED_BYTES], [b"y"], "require and forbid: want phrases of at most"),
     ],
 )
 def test_bad_phrases_are_refused_in_one_line(require: list[bytes], forbid: list[bytes], said: str) -> None:
@@ -210,15 +217,15 @@ def test_what_cannot_be_written_is_refused_at_the_start(require: list[bytes]) ->
 
 def test_a_limit_too_small_for_what_is_required_is_refused() -> None:
     with pytest.raises(ConfigError, match="want phrases that 1 tokens can say, not 2"):
-        CompiledPhrases(VOCABULARY, [b"cc"]).begin(room=1)
+        CompiledPhrases(VOCABULARY, [b"cc"]).begin(max_tokens=1)
 
 
 def test_thousands_of_forbidden_phrases_cost_one_pass_over_the_vocabulary() -> None:
     draw = random.Random(0)
     phrases = [bytes(draw.choice(b"abc") for _ in range(9)) for _ in range(3000)]
-    constraint: Ending = CompiledPhrases(VOCABULARY, forbid=phrases).begin()
+    constraint: EndingConstraint = CompiledPhrases(VOCABULARY, forbid=phrases).begin()
     ids: list[int] = []
     for _ in range(200):
         ids.append(draw.choice(sorted(ids_of(constraint, len(WORDS)) - {0})))
-        constraint = constraint.take(ids[-1])
+        constraint = constraint.advance(ids[-1])
     assert not any(phrase in written(ids, VOCABULARY) for phrase in phrases)

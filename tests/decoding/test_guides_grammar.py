@@ -15,8 +15,8 @@ from decoding.guided import VOCABULARY, WORDS, ids_of, written
 
 from heddle.core import ConfigError, MissingExtra, UsageError
 from heddle.decoding.constraints import (
-    Both,
     CompiledPhrases,
+    Conjunction,
     GrammarCompiler,
     GrammarConfig,
     LarkGrammar,
@@ -25,9 +25,10 @@ from heddle.decoding.constraints import (
     Vocabulary,
     allowed_tokens,
 )
-from heddle.decoding.generation import complete
+from heddle.decoding.generation import GenerationConfig, MultinomialSampling, complete
 from heddle.decoding.runtime import FinishReason, Request
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling, PenaltyConfig
+from heddle.decoding.sampling import PenaltyConfig
+from heddle.decoding.search import BeamSearch
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import build
 from heddle.tasks.generation import ConstraintCompiler, TextConstraints, make_constraints
@@ -75,7 +76,7 @@ def test_an_id_is_allowed_where_some_text_goes_on_with_it(book: GrammarCompiler,
     parts = {text[:n] for text in whole for n in range(len(text) + 1)}
     draw = random.Random(0)
     for _ in range(6):
-        constraint, ids = book.read(RegexGrammar(pattern=pattern)).begin(), list[int]()
+        constraint, ids = book.compile(RegexGrammar(pattern=pattern)).begin(), list[int]()
         while len(written(ids, VOCABULARY)) <= 3:
             text = written(ids, VOCABULARY)
             expected = {i for i, word in enumerate(WORDS) if word and text + word in parts}
@@ -85,7 +86,7 @@ def test_an_id_is_allowed_where_some_text_goes_on_with_it(book: GrammarCompiler,
             if constraint.finished or allowed == {0}:
                 break
             ids.append(draw.choice(sorted(allowed - {0})))
-            constraint = constraint.take(ids[-1])
+            constraint = constraint.advance(ids[-1])
 
 
 @pytest.mark.parametrize(
@@ -105,12 +106,12 @@ def test_an_id_is_allowed_where_some_text_goes_on_with_it(book: GrammarCompiler,
     ],
 )
 def test_expressions_mean_what_they_mean_to_python(pattern: str, text: str) -> None:
-    constraint = byte_book().read(RegexGrammar(pattern=pattern, none_of=("",) if text else ())).begin()
+    constraint = byte_book().compile(RegexGrammar(pattern=pattern, none_of=("",) if text else ())).begin()
     assert re.fullmatch(pattern, text)
     assert constraint.may_end == (not text)
     for byte in text.encode():
         assert byte in ids_of(constraint, 257)
-        constraint = constraint.take(byte)
+        constraint = constraint.advance(byte)
     assert 256 in ids_of(constraint, 257) and constraint.may_end
 
 
@@ -122,37 +123,38 @@ def byte_book() -> GrammarCompiler:
 @pytest.mark.parametrize("layout", [{}, {"indent": 2}, {"indent": 4}, {"separators": (",", ":")}], ids=str)
 def test_json_may_be_laid_out_in_the_usual_ways_but_not_padded(layout: dict[str, Any]) -> None:
     constraint = (
-        byte_book().read(SchemaGrammar(schema='{"type": "object", "properties": {"a": {"type": "array"}}}')).begin()
+        byte_book().compile(SchemaGrammar(schema='{"type": "object", "properties": {"a": {"type": "array"}}}')).begin()
     )
     for byte in json.dumps({"a": [1, {"b": [None, {}]}], "c": "x"}, **layout).encode():
         assert byte in ids_of(constraint, 257)
-        constraint = constraint.take(byte)
+        constraint = constraint.advance(byte)
     assert constraint.finished
     assert (
-        ids_of(byte_book().read(SchemaGrammar(schema="{}")).begin().take(ord("[")).take(ord(" ")), 257) & {10, 32}
+        ids_of(byte_book().compile(SchemaGrammar(schema="{}")).begin().advance(ord("[")).advance(ord(" ")), 257)
+        & {10, 32}
         == set()
     )
 
 
 def test_earlier_guides_stay_as_they_were(book: GrammarCompiler) -> None:
-    grammar = book.read(RegexGrammar(pattern="(abc|acb|ba){1,4}"))
+    grammar = book.compile(RegexGrammar(pattern="(abc|acb|ba){1,4}"))
     draw, seen = random.Random(0), [(grammar.begin(), list[int]())]
     for _ in range(60):
         constraint, ids = draw.choice(seen)
         fresh = grammar.begin()
         for id in ids:
-            fresh = fresh.take(id)
+            fresh = fresh.advance(id)
         allowed = ids_of(constraint, len(WORDS))
         assert allowed == ids_of(fresh, len(WORDS)) and constraint.finished == fresh.finished
         if allowed - {0}:
             id = draw.choice(sorted(allowed - {0}))
-            seen.append((constraint.take(id), [*ids, id]))
+            seen.append((constraint.advance(id), [*ids, id]))
 
 
 def test_asked_together_or_alone_rows_are_allowed_the_same(book: GrammarCompiler) -> None:
     lark = LarkGrammar(text='start: "b" start | "a"')
     grammars: list[GrammarConfig] = [RegexGrammar(pattern="(ab)*"), lark, RegexGrammar(pattern="c")]
-    constraints = [book.read(g).begin() for g in grammars] * 2
+    constraints = [book.compile(g).begin() for g in grammars] * 2
     threads = torch.get_num_threads()
     for number in (1, 2):
         torch.set_num_threads(number)
@@ -165,36 +167,38 @@ def test_asked_together_or_alone_rows_are_allowed_the_same(book: GrammarCompiler
 def test_no_token_for_what_cannot_be_spelt_and_no_stop_with_text() -> None:
     words = (b"", b"a", "\ufffd".encode(), b"\n")
     book = GrammarCompiler(Vocabulary(words, words, silent=frozenset([0]), stop=frozenset([0, 3]), unknown=2))
-    constraint = book.read(RegexGrammar(pattern="(?s:.*)")).begin()
+    constraint = book.compile(RegexGrammar(pattern="(?s:.*)")).begin()
     assert ids_of(constraint, 4) == {0, 1}
 
 
 def test_without_a_stop_a_finished_row_may_do_nothing() -> None:
     words = (b"a", b"b")
-    constraint = GrammarCompiler(Vocabulary(words, words)).read(RegexGrammar(pattern="ab?")).begin().take(0)
+    constraint = GrammarCompiler(Vocabulary(words, words)).compile(RegexGrammar(pattern="ab?")).begin().advance(0)
     assert ids_of(constraint, 2) == {1} and constraint.may_end and not constraint.finished
-    assert ids_of(constraint.take(1), 2) == set() and constraint.take(1).finished
+    assert ids_of(constraint.advance(1), 2) == set() and constraint.advance(1).finished
 
 
 def test_where_no_token_goes_on_nothing_is_allowed_and_earlier_guides_still_serve(book: GrammarCompiler) -> None:
-    constraint = book.read(RegexGrammar(pattern="ax|ab+")).begin()
-    after = constraint.take(1)
+    constraint = book.compile(RegexGrammar(pattern="ax|ab+")).begin()
+    after = constraint.advance(1)
     assert ids_of(after, len(WORDS)) == {2}
-    dead = book.read(RegexGrammar(pattern="(a|c)x|b")).begin()
-    branch = dead.take(1)
+    dead = book.compile(RegexGrammar(pattern="(a|c)x|b")).begin()
+    branch = dead.advance(1)
     assert ids_of(branch, len(WORDS)) == set() and not branch.finished and not branch.may_end
-    assert ids_of(dead, len(WORDS)) == {1, 2, 5} and dead.take(2).finished
+    assert ids_of(dead, len(WORDS)) == {1, 2, 5} and dead.advance(2).finished
 
 
 def test_an_id_that_is_not_allowed_cannot_be_taken(book: GrammarCompiler) -> None:
     with pytest.raises(UsageError, match="want an id that is allowed here, got 5"):
-        book.read(RegexGrammar(pattern="a")).begin().take(5)
+        book.compile(RegexGrammar(pattern="a")).begin().advance(5)
 
 
 def test_both_grammar_and_phrases_agree_on_the_end(book: GrammarCompiler) -> None:
-    both = Both(book.read(RegexGrammar(pattern="[a-c]{3}")).begin(), CompiledPhrases(VOCABULARY, [b"c"]).begin())
-    assert both.take(3).take(5).finished
-    stuck = both.take(3).take(1)
+    both = Conjunction(
+        book.compile(RegexGrammar(pattern="[a-c]{3}")).begin(), CompiledPhrases(VOCABULARY, [b"c"]).begin()
+    )
+    assert both.advance(3).advance(5).finished
+    stuck = both.advance(3).advance(1)
     assert not stuck.finished and ids_of(stuck, len(WORDS)) == set()
 
 
@@ -213,7 +217,7 @@ def test_both_grammar_and_phrases_agree_on_the_end(book: GrammarCompiler) -> Non
         (RegexGrammar(pattern="ab", none_of=("a.*",)), "regex: want a pattern that can be followed (no text"),
         (RegexGrammar(pattern="(" * 3000 + ")" * 3000), "regex: want a pattern that can be followed ("),
         (RegexGrammar(pattern="(?x)a # b\n c"), "regex: want a pattern that can be followed (an expression in verbose"),
-        (RegexGrammar(pattern="\ud800"), "regex: want a pattern that can be followed (it is no Unicode text)"),
+        (RegexGrammar(pattern="\ud800"), "regex: want a pattern that can be followed (it is not Unicode text)"),
         (SchemaGrammar(schema="{"), "schema: want valid JSON"),
         (SchemaGrammar(schema="[1]"), "schema: want a JSON schema that can be followed (schema must be an object"),
         (SchemaGrammar(schema="false"), "schema: want a JSON schema that can be followed (Unsatisfiable"),
@@ -233,7 +237,7 @@ def test_both_grammar_and_phrases_agree_on_the_end(book: GrammarCompiler) -> Non
 )
 def test_bad_grammars_are_refused_in_one_line(book: GrammarCompiler, grammar: GrammarConfig, said: str) -> None:
     with pytest.raises(ConfigError) as error:
-        book.read(grammar)
+        book.compile(grammar)
     assert str(error.value).startswith(said)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
@@ -253,12 +257,12 @@ def test_bad_grammars_are_refused_in_one_line(book: GrammarCompiler, grammar: Gr
 def test_huge_bounds_do_not_hang(book: GrammarCompiler, grammar: GrammarConfig) -> None:
     begun = time.monotonic()
     try:
-        constraint = book.read(grammar).begin()
+        constraint = book.compile(grammar).begin()
         for _ in range(20):
             allowed = ids_of(constraint, len(WORDS)) - {0}
             if not allowed:
                 break
-            constraint = constraint.take(min(allowed))
+            constraint = constraint.advance(min(allowed))
     except (ConfigError, UsageError) as error:
         assert "\n" not in str(error)
     assert time.monotonic() - begun < 5
@@ -308,7 +312,7 @@ def test_every_kind_of_tokenizer_writes_what_the_rules_want(kind: TokenizerConfi
             if (id := draw.choice(sorted(ids_of(constraint, tokenizer.vocab)))) == tokenizer.end:
                 break
             ids.append(id)
-            constraint = constraint.take(id)
+            constraint = constraint.advance(id)
         text = text_of(tokenizer, after, ids)
         assert re.fullmatch(WANTED, text), text
         assert "cat" in text and "cat sat" not in text and "the the" not in text

@@ -3,16 +3,15 @@
 import pytest
 
 from heddle.core import ConfigError, kinds
-from heddle.decoding.sampling import (
-    BeamSearch,
+from heddle.decoding import GenerationOptions, generation_config
+from heddle.decoding.generation import (
     ContrastiveSearch,
     DecodingStrategy,
     GenerationConfig,
-    GenerationOptions,
     GreedySearch,
     MultinomialSampling,
-    generation_config,
 )
+from heddle.decoding.search import BeamSearch
 
 
 def test_every_kind_of_choice_is_filed() -> None:
@@ -20,7 +19,7 @@ def test_every_kind_of_choice_is_filed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "choice"),
+    ("options", "choice"),
     [
         ({}, GreedySearch()),
         ({"temperature": 0.0, "seed": 3}, GreedySearch()),
@@ -59,12 +58,12 @@ def test_amounts_and_penalties_are_kept() -> None:
         2,
     )
     assert config.penalties.bias == ((4, -1.0),)
-    assert generation_config({"repetition": 1.2, "presence": 0.1, "frequency": 0.2}).penalties.remember
-    assert not config.penalties.remember
+    assert generation_config({"repetition": 1.2, "presence": 0.1, "frequency": 0.2}).penalties.needs_history
+    assert not config.penalties.needs_history
 
 
 @pytest.mark.parametrize(
-    ("wishes", "told"),
+    ("options", "told"),
     [
         ({"beams": 2, "temperature": 1.0}, "temperature: want 0 with several beams"),
         ({"beams": 2, "top_k": 5}, "top_k: want none with several beams"),

@@ -18,14 +18,15 @@ from typing import Any
 
 import pytest
 import torch
+from decoding.plain import search
 from models.test_hugging_face import CONTEXT, HEADS, LAYERS, VOCAB, WIDTH, gpt2_weights
 from models.test_hugging_face_pairs import bart_pair, bart_weights, t5_pair, t5_weights
 
 from heddle.core import replace
-from heddle.decoding.generation import generate
+from heddle.decoding.generation import GenerationConfig, GreedySearch, generate
 from heddle.decoding.runtime import Request
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, GreedySearch, PenaltyConfig
-from heddle.decoding.search import search
+from heddle.decoding.sampling import PenaltyConfig
+from heddle.decoding.search import BeamSearch
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.models.presets import build
 
@@ -136,7 +137,7 @@ def test_their_default_early_stopping_is_ours_where_longer_is_never_better(penal
 
 
 @pytest.mark.parametrize(
-    ("wishes", "how"),
+    ("options", "config"),
     [
         ({"repetition_penalty": 1.4}, GenerationConfig(penalties=PenaltyConfig(repetition=1.4))),
         ({"min_new_tokens": 5}, GenerationConfig(min_tokens=5)),
@@ -168,7 +169,7 @@ class Evens:
     def allowed(self) -> torch.Tensor:
         return torch.arange(VOCAB) % 2 == int(self.odd)
 
-    def take(self, id: int) -> "Evens":
+    def advance(self, id: int) -> "Evens":
         return Evens(not self.odd)
 
     @property

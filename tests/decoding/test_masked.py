@@ -25,7 +25,7 @@ def encoder(name: str = NAMES[0]) -> Encoder:
 
 
 def by_hand(model: Encoder, text: MaskedText) -> list[float]:
-    row = [BEGIN, *text.after, *text.ids]
+    row = [BEGIN, *text.left, *text.ids]
     before, found = len(row) - len(text.ids), []
     for token in range(len(text.ids)):
         first, last = (token, token + 1) if text.spans is None else text.spans[token]
@@ -39,7 +39,7 @@ def by_hand(model: Encoder, text: MaskedText) -> list[float]:
 TEXTS = [
     MaskedText([1, 2, 3]),
     MaskedText([]),
-    MaskedText([4], after=[5, 6]),
+    MaskedText([4], left=[5, 6]),
     MaskedText([7, 8, 9, 10, 11, 7], spans=[(0, 2), (1, 2), (2, 5), (3, 5), (4, 5), (0, 6)]),
     MaskedText(list(range(1, CONTEXT))),
 ]

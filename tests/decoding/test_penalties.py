@@ -9,10 +9,10 @@ from laws.cases import of_presets
 from torch import Tensor
 
 from heddle.core import UsageError, replace
-from heddle.decoding.generation import complete, generate
+from heddle.decoding.generation import GenerationConfig, MultinomialSampling, complete, generate, process_logits
 from heddle.decoding.runtime import FinishReason, make_requests
-from heddle.decoding.sampling import GenerationConfig, History, MultinomialSampling, PenaltyConfig, process_logits
-from heddle.decoding.sampling.penalties import penalise
+from heddle.decoding.sampling import History, PenaltyConfig
+from heddle.decoding.sampling.penalties import apply_penalties
 from heddle.models.networks import AutoregressiveModel
 
 VOCAB = 12
@@ -25,9 +25,9 @@ def scores(seed: int = 0) -> Tensor:
 
 
 def history() -> History:
-    told = History.of(PROMPTS, torch.device("cpu"))
+    told = History.from_prompts(PROMPTS, torch.device("cpu"))
     for ids in zip(*NEW, strict=True):
-        told = told.push(torch.tensor(ids))
+        told = told.append(torch.tensor(ids))
     return told
 
 
@@ -57,7 +57,7 @@ def plainly(row: Tensor, penalties: PenaltyConfig, prompt: list[int], new: list[
     ids=str,
 )
 def test_penalties_are_their_definitions(penalties: PenaltyConfig) -> None:
-    found = penalise(scores(), penalties, history())
+    found = apply_penalties(scores(), penalties, history())
     wanted = [plainly(row, penalties, *both) for row, *both in zip(scores(), PROMPTS, NEW, strict=True)]
     assert torch.allclose(found, torch.stack(wanted))
 
@@ -65,10 +65,10 @@ def test_penalties_are_their_definitions(penalties: PenaltyConfig) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_small_penalties_count_in_half_precision_too(dtype: torch.dtype) -> None:
     level = torch.full((1, 4), 16.0, dtype=dtype)
-    liked = penalise(level, PenaltyConfig(bias=((2, 1e-3),)), None)
+    liked = apply_penalties(level, PenaltyConfig(bias=((2, 1e-3),)), None)
     assert liked.argmax(-1).item() == 2
     told = History(torch.tensor([[0]]), torch.tensor([[1] * 600 + [3] * 599]))  # more than either can count one by one
-    often = penalise(level, PenaltyConfig(frequency=0.5), told)
+    often = apply_penalties(level, PenaltyConfig(frequency=0.5), told)
     assert often[0].tolist() == [16.0, 16.0 - 300.0, 16.0, 16.0 - 299.5]
 
 
@@ -76,24 +76,25 @@ def test_repetition_and_bias_are_those_of_hugging_face() -> None:
     hf = pytest.importorskip("transformers")
     prompts = [[1, 2, 2, 4], [5, 5, 5, 0], [7, 3, 11, 9]]
     ids = torch.tensor(prompts)
-    told = History.of(prompts, ids.device)
+    told = History.from_prompts(prompts, ids.device)
     for by in (0.8, 1.1, 2.0):
         wanted = hf.RepetitionPenaltyLogitsProcessor(by)(ids, scores())
-        assert torch.allclose(penalise(scores(), PenaltyConfig(repetition=by), told), wanted)
+        assert torch.allclose(apply_penalties(scores(), PenaltyConfig(repetition=by), told), wanted)
     wanted = hf.SequenceBiasLogitsProcessor([[[3], -1.5], [[8], 2.0]])(ids, scores().float())
-    assert torch.allclose(penalise(scores().float(), PenaltyConfig(bias=((3, -1.5), (8, 2.0))), told), wanted)
+    assert torch.allclose(apply_penalties(scores().float(), PenaltyConfig(bias=((3, -1.5), (8, 2.0))), told), wanted)
 
 
 def test_the_history_follows_the_rows() -> None:
     penalties, rows = PenaltyConfig(repetition=1.4, frequency=0.3), torch.tensor([2, 0, 2])
     assert torch.equal(
-        penalise(scores()[rows], penalties, history().select(rows)), penalise(scores(), penalties, history())[rows]
+        apply_penalties(scores()[rows], penalties, history().select(rows)),
+        apply_penalties(scores(), penalties, history())[rows],
     )
 
 
 def test_a_bias_for_an_id_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match=f"bias: want ids from 0 to {VOCAB - 1}, got {VOCAB}"):
-        penalise(scores(), PenaltyConfig(bias=((VOCAB, 1.0),)), None)
+        apply_penalties(scores(), PenaltyConfig(bias=((VOCAB, 1.0),)), None)
 
 
 def test_ids_beyond_the_vocabulary_and_early_stops_are_left_out() -> None:

@@ -7,9 +7,8 @@ import pytest
 from decoding.plain import END, find, model
 
 from heddle.core import UsageError
-from heddle.decoding.generation import generate
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling
-from heddle.decoding.search import expected_utilities, overlap
+from heddle.decoding.generation import GenerationConfig, MultinomialSampling, generate
+from heddle.decoding.search import BeamSearch, expected_utilities, token_f1
 from heddle.decoding.search.mbr import Item, Utility
 
 DRAWN = [(1, 2, 3), (1, 2, 4), (9, 9, 9), (1, 2, 3), (1, 5, 3)]
@@ -21,12 +20,12 @@ def least_risk(candidates: Sequence[Item], utility: Utility[Item], logprobs: Seq
 
 
 def test_the_candidate_that_is_most_like_the_others_wins() -> None:
-    assert least_risk([(9, 9, 9), (1, 2, 3), (1, 2, 4), (1, 5, 3)], overlap) == (1, 2, 3)
+    assert least_risk([(9, 9, 9), (1, 2, 3), (1, 2, 4), (1, 5, 3)], token_f1) == (1, 2, 3)
 
 
 def test_expected_utilities_are_means_over_all_samples_by_hand() -> None:
-    found = expected_utilities(DRAWN, overlap)
-    wanted = {item: sum(overlap(item, truth) for truth in DRAWN) / len(DRAWN) for item in DRAWN}
+    found = expected_utilities(DRAWN, token_f1)
+    wanted = {item: sum(token_f1(item, truth) for truth in DRAWN) / len(DRAWN) for item in DRAWN}
     assert found == pytest.approx(wanted)
     assert list(found.values()) == sorted(found.values(), reverse=True)
 
@@ -51,13 +50,13 @@ def test_of_a_list_candidates_count_by_their_odds() -> None:
 
 def test_of_equals_the_first_leads_and_one_alone_is_chosen() -> None:
     assert least_risk(["x", "y"], lambda a, b: 1.0) == "x"
-    assert least_risk([()], overlap) == ()
+    assert least_risk([()], token_f1) == ()
 
 
 def test_overlap_is_the_f1_of_bags() -> None:
-    assert overlap([1, 1, 2], [1, 2, 2]) == pytest.approx(2 / 3)
-    assert overlap([1, 2], []) == 0.0 and overlap([], []) == 1.0
-    assert overlap([1, 2, 3], [3, 2, 1]) == 1.0
+    assert token_f1([1, 1, 2], [1, 2, 2]) == pytest.approx(2 / 3)
+    assert token_f1([1, 2], []) == 0.0 and token_f1([], []) == 1.0
+    assert token_f1([1, 2, 3], [3, 2, 1]) == 1.0
 
 
 def test_samples_and_beams_of_a_model_can_be_chosen_from() -> None:
@@ -66,8 +65,8 @@ def test_samples_and_beams_of_a_model_can_be_chosen_from() -> None:
         max_tokens=5, stop=(END,), begin=END, samples=16, choice=MultinomialSampling(temperature=1.0, seed=3)
     )
     drawn = [tuple(ids) for ids in generate(made, [[]], draw, [[1, 2, 3, END]])]
-    assert least_risk(drawn, overlap) in drawn
-    assert least_risk(drawn, overlap) == least_risk(drawn[::-1], overlap) or len(set(drawn)) > 1
+    assert least_risk(drawn, token_f1) in drawn
+    assert least_risk(drawn, token_f1) == least_risk(drawn[::-1], token_f1) or len(set(drawn)) > 1
     (beams,) = find(
         made, GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=4, choice=BeamSearch(beams=4)), [0]
     )
@@ -76,9 +75,9 @@ def test_samples_and_beams_of_a_model_can_be_chosen_from() -> None:
 
 
 def test_what_cannot_be_chosen_from_is_refused() -> None:
-    with pytest.raises(UsageError, match="risk: want one candidate or more"):
-        least_risk([], overlap)
+    with pytest.raises(UsageError, match="mbr: want one candidate or more"):
+        least_risk([], token_f1)
     with pytest.raises(UsageError, match="logprobs: want 2, one for each candidate, got 1"):
-        least_risk(["a", "b"], overlap, [0.0])
+        least_risk(["a", "b"], token_f1, [0.0])
     with pytest.raises(UsageError, match="logprobs: want numbers"):
-        least_risk(["a"], overlap, [float("nan")])
+        least_risk(["a"], token_f1, [float("nan")])

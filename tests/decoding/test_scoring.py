@@ -1,4 +1,4 @@
-"""Windows score each token once, with as much context as they promise."""
+"""ScoringWindows score each token once, with as much context as they promise."""
 
 import math
 
@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding import scoring
 from heddle.decoding.scoring import (
     Continuation,
-    Windows,
+    ScoringWindows,
     any_token_loss,
     nll_given_source,
     nll_sliding_window,
+    scoring,
     scoring_windows,
 )
 from heddle.models.networks import EncoderDecoder, LanguageModel, LanguageModelConfig
@@ -33,7 +33,7 @@ def model(name: str = "first") -> LanguageModel:
     return CONFIGS[name].build(3).double().eval()
 
 
-def by_hand(model: LanguageModel, ids: list[int], windows: Windows) -> list[float]:
+def by_hand(model: LanguageModel, ids: list[int], windows: ScoringWindows) -> list[float]:
     """Score each token in a forward pass of its own, with exactly the context that its window gives it."""
     row, found = [BEGIN, *ids], []
     for i, target in enumerate(ids):
@@ -47,7 +47,7 @@ def by_hand(model: LanguageModel, ids: list[int], windows: Windows) -> list[floa
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(("length", "stride"), [(6, 6), (6, 2), (7, 3), (5, 1), (CONTEXT, CONTEXT // 2)])
 def test_each_token_has_the_context_of_its_window(name: str, length: int, stride: int) -> None:
-    windows = Windows(length=length, stride=stride)
+    windows = ScoringWindows(length=length, stride=stride)
     documents = [[(3 * i + 1) % VOCAB for i in range(n)] for n in (1, 20, 6, 7)]
     found = list(nll_sliding_window(model(name), documents, windows, BEGIN))
     for losses, ids in zip(found, documents, strict=True):
@@ -57,10 +57,10 @@ def test_each_token_has_the_context_of_its_window(name: str, length: int, stride
 @given(targets=st.integers(0, 60), length=st.integers(1, 20), data=st.data())
 @settings(deadline=None, max_examples=60)
 def test_windows_score_each_token_once_with_context(targets: int, length: int, data: st.DataObject) -> None:
-    windows = Windows(length=length, stride=data.draw(st.integers(1, length)))
+    windows = ScoringWindows(length=length, stride=data.draw(st.integers(1, length)))
     ids = torch.arange(targets + 1).numpy()
     scored: list[int] = []
-    for window in scoring._cut(0, ids, 0, windows):
+    for window in scoring._windows(0, ids, 0, windows):
         count = len(window.ids) - 1
         assert count <= windows.length
         assert window.ids[0] == 0 or window.skip >= windows.length - windows.stride
@@ -97,21 +97,21 @@ def test_documents_are_read_as_they_come(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_defaults_are_the_context_and_half_of_it() -> None:
-    assert scoring_windows(model()) == Windows(length=CONTEXT, stride=CONTEXT // 2)
-    assert scoring_windows(model(), 7) == Windows(length=7, stride=3)
-    assert scoring_windows(model(), 1) == Windows(length=1, stride=1)
+    assert scoring_windows(model()) == ScoringWindows(length=CONTEXT, stride=CONTEXT // 2)
+    assert scoring_windows(model(), 7) == ScoringWindows(length=7, stride=3)
+    assert scoring_windows(model(), 1) == ScoringWindows(length=1, stride=1)
 
 
 def test_impossible_windows_are_refused() -> None:
     for length, stride, field in ((0, 1, "window"), (4, 5, "stride"), (4, 0, "stride")):
         with pytest.raises(ConfigError, match=f"^{field}: "):
-            Windows(length=length, stride=stride)
+            ScoringWindows(length=length, stride=stride)
     with pytest.raises(UsageError, match="learned positions"):
-        list(nll_sliding_window(model("gpt2"), [[1]], Windows(length=CONTEXT + 1, stride=1), BEGIN))
+        list(nll_sliding_window(model("gpt2"), [[1]], ScoringWindows(length=CONTEXT + 1, stride=1), BEGIN))
 
 
 def test_a_window_past_the_context_is_for_models_whose_positions_go_on() -> None:
-    windows = Windows(length=2 * CONTEXT, stride=CONTEXT)
+    windows = ScoringWindows(length=2 * CONTEXT, stride=CONTEXT)
     losses = next(nll_sliding_window(model("llama"), [[1] * 3 * CONTEXT], windows, BEGIN))
     assert losses.tolist() == pytest.approx(by_hand(model("llama"), [1] * 3 * CONTEXT, windows), abs=1e-5)
 
@@ -130,11 +130,11 @@ def test_an_unknown_id_is_refused(wrong: int) -> None:
 def test_what_follows_a_context_is_scored_once_with_enough_of_it(
     wanted: int, known: int, length: int, data: st.DataObject
 ) -> None:
-    windows = Windows(length=length, stride=data.draw(st.integers(1, length)))
+    windows = ScoringWindows(length=length, stride=data.draw(st.integers(1, length)))
     ids = torch.arange(known + wanted + 1).numpy()
-    near, kept = scoring._near(ids, known, windows)
+    near, kept = scoring._trim_context(ids, known, windows)
     assert len(near) - kept == len(ids) - known
-    cut = list(scoring._cut(0, near, kept, windows))
+    cut = list(scoring._windows(0, near, kept, windows))
     scored: list[int] = []
     for window in cut:
         assert len(window.ids) - 1 <= length

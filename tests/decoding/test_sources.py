@@ -5,9 +5,8 @@ import torch
 from laws.cases import ATTENTION, CHANNEL, CONTEXT, VOCAB, around, pair, tower
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding.generation import complete, generate
+from heddle.decoding.generation import GenerationConfig, complete, generate
 from heddle.decoding.runtime import FinishReason, make_requests
-from heddle.decoding.sampling import GenerationConfig
 from heddle.decoding.scoring import nll_given_source
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, TowerConfig
 from heddle.models.presets import build

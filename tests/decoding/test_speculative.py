@@ -8,12 +8,11 @@ import torch
 from laws.cases import SMALL, pair
 
 from heddle.core import ConfigError, UsageError, replace
-from heddle.decoding.generation import Completion, complete
-from heddle.decoding.runtime import CaptureMode, FinishReason, PrefixCache, Request
-from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.sampling import BeamSearch, ContrastiveSearch, GenerationConfig, MultinomialSampling, PenaltyConfig
-from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
-from heddle.decoding.speculative import verifier as tracks
+from heddle.decoding.generation import Completion, ContrastiveSearch, GenerationConfig, MultinomialSampling, complete
+from heddle.decoding.runtime import CaptureMode, FinishReason, PrefixCache, Request, cuda_graphs
+from heddle.decoding.sampling import PenaltyConfig
+from heddle.decoding.search import BeamSearch
+from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, block_decoder, speculate
 from heddle.decoding.speculative.drafts import NgramIndex, SpeculativeRow
 from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import preset
@@ -27,9 +26,9 @@ ASKED = [Request([1, 2, 3, 1, 2]), Request([4]), Request([7, 7, 7, 0, 3, 5])]
 def states(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let rows go on states that grow with them, or on some of fixed size that must be changed on the way."""
     if request.param == "fixed":
-        monkeypatch.setattr(tracks, "AHEAD", 2)
-        monkeypatch.setattr(recorded, "BUCKET", 4)
-        monkeypatch.setattr(recorded, "wished", lambda model, start, config: CaptureMode.RECORDED)
+        monkeypatch.setattr(block_decoder, "AHEAD", 2)
+        monkeypatch.setattr(cuda_graphs, "BUCKET", 4)
+        monkeypatch.setattr(cuda_graphs, "requested_mode", lambda model, start, config: CaptureMode.CAPTURED)
 
 
 def model(name: str = "gpt2", seed: int = 0, **dials: int) -> AutoregressiveModel:
@@ -54,7 +53,7 @@ def guessed(
     rows = [[] for _ in range(len(asked) * config.samples)]  # type: ignore[var-annotated]
     for step in speculate(made, asked, config, draft):
         rows[step.row].append(step)
-    return [Completion.of(row) for row in rows]
+    return [Completion.from_steps(row) for row in rows]
 
 
 class Odd:
@@ -66,7 +65,7 @@ class Odd:
     def allowed(self) -> torch.Tensor:
         return torch.arange(VOCAB) % 2 == (1 if self.left else 0)
 
-    def take(self, id: int) -> "Odd":
+    def advance(self, id: int) -> "Odd":
         assert bool(self.allowed()[id]), "a guide is told of ids that it allows"
         return Odd(self.left - 1)
 
@@ -76,7 +75,7 @@ class Odd:
 
 
 @pytest.mark.parametrize(
-    "how",
+    "config",
     [
         GenerationConfig(max_tokens=9),
         GenerationConfig(max_tokens=1),
@@ -131,7 +130,7 @@ def test_a_draft_of_the_same_opinion_is_always_right_and_saves_readings(monkeypa
         steps[0], draft = 0, ModelDraft(model=twin, ahead=4)
         guessed(made, GenerationConfig(max_tokens=21, choice=choice), draft)
         assert steps == [1 + 4]  # the prompts, then 5 tokens for each reading
-        assert draft.tally.guessed == draft.tally.right == 3 * 16
+        assert draft.tally.proposed == draft.tally.accepted == 3 * 16
         assert draft.tally.rate == 1.0
 
 
@@ -179,7 +178,7 @@ def looked_up(ids: list[int], source: list[int] | None, count: int, longest: int
         said.update(line)
         line.ids.append(id)
     said.update(line)
-    return said.guess(count)
+    return said.lookup(count)
 
 
 def searched(ids: list[int], source: list[int] | None, count: int, longest: int) -> list[int]:
@@ -226,7 +225,7 @@ def test_looking_up_costs_the_same_however_long_the_row_is() -> None:
     for _ in range(2000):
         before = Counted.read
         said.update(line)
-        said.guess(4)
+        said.lookup(4)
         costs.append(Counted.read - before)
         line.ids.append(draw.randrange(50))
     assert max(costs[-100:]) <= max(costs[100:200]) <= 20
@@ -238,16 +237,16 @@ def test_guesses_go_round_in_the_ring_of_a_window(request: pytest.FixtureRequest
     wanted = complete(made, ASKED, config)
     for draft in (LookupDraft(ahead=16), ModelDraft(model=other, ahead=3)):
         assert guessed(made, config, draft) == wanted
-    kept = recorded._KEPT.get(made, {}).values()
-    assert any(isinstance(one, tracks.StaticBlocks) for one in kept) == ("fixed" in request.node.callspec.id)
+    kept = cuda_graphs._CACHED.get(made, {}).values()
+    assert any(isinstance(one, block_decoder.StaticBlocks) for one in kept) == ("fixed" in request.node.callspec.id)
 
 
 def test_what_was_read_last_does_no_harm_when_all_is_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tried(act: recorded.CapturedGraph[object], made: AutoregressiveModel) -> None:
+    def tried(act: cuda_graphs.CapturedGraph[object], made: AutoregressiveModel) -> None:
         for _ in range(2):
             act._call(made)  # as a GPU does before it records
 
-    monkeypatch.setattr(recorded.CapturedGraph, "anew", tried)
+    monkeypatch.setattr(cuda_graphs.CapturedGraph, "recapture", tried)
     made, config = model(context=40), GenerationConfig(max_tokens=12)
     running = speculate(made, [Request([1, 2, 3, 1, 2]), Request([4])], config, LookupDraft())
     for _ in range(6):
@@ -262,10 +261,10 @@ def test_what_was_read_last_does_no_harm_when_all_is_recorded_anew(monkeypatch: 
 def test_a_draft_that_is_refused_costs_nothing_that_was_kept() -> None:
     made, config = model(), GenerationConfig(max_tokens=9)
     guessed(made, config, LookupDraft())
-    kept = list(recorded._KEPT.get(made, {}).values())
+    kept = list(cuda_graphs._CACHED.get(made, {}).values())
     with pytest.raises(UsageError, match="draft: want the model's vocabulary"):
         guessed(made, config, ModelDraft(model=model("gpt2", vocab=23)))
-    assert list(recorded._KEPT.get(made, {}).values()) == kept
+    assert list(cuda_graphs._CACHED.get(made, {}).values()) == kept
 
 
 def test_longer_rows_beside_others_leave_these_their_tables() -> None:
@@ -274,15 +273,15 @@ def test_longer_rows_beside_others_leave_these_their_tables() -> None:
     running = speculate(made, [Request([1, 2, 1])], config, LookupDraft())
     first = [next(running)]
     guessed(made, GenerationConfig(max_tokens=20), LookupDraft(), [Request([3] * 40)])
-    assert Completion.of([*first, *running]) == alone[0]
+    assert Completion.from_steps([*first, *running]) == alone[0]
 
 
 def test_what_was_recorded_is_kept_for_the_next_rows(request: pytest.FixtureRequest) -> None:
     made, config, draft = model(), GenerationConfig(max_tokens=9), ModelDraft(model=model("gpt2", 1))
     first = guessed(made, config, draft)
-    kept = list(recorded._KEPT.get(made, {}).values())
+    kept = list(cuda_graphs._CACHED.get(made, {}).values())
     assert guessed(made, config, draft) == first
-    assert list(recorded._KEPT.get(made, {}).values()) == kept
+    assert list(cuda_graphs._CACHED.get(made, {}).values()) == kept
     assert bool(kept) == ("fixed" in request.node.callspec.id)
     made.train()
     places = [weight.data_ptr() for weight in made.parameters()]
@@ -299,7 +298,7 @@ def test_prefixes_and_drafts_go_together() -> None:
             assert step.id is not None
             rows[step.row].append(step.id)
         assert rows == [one.ids for one in wanted]
-    assert store.reused == 4 + 5
+    assert store.reused_tokens == 4 + 5
 
 
 def test_what_cannot_be_guessed_is_refused_in_one_line() -> None:

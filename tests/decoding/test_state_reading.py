@@ -5,10 +5,8 @@ import torch
 from laws.cases import SMALL, own_presets
 
 from heddle.core import ConfigError, replace
-from heddle.decoding.generation import complete, generate
-from heddle.decoding.runtime import Request
-from heddle.decoding.runtime import prefill as opening
-from heddle.decoding.sampling import GenerationConfig
+from heddle.decoding.generation import GenerationConfig, complete, generate
+from heddle.decoding.runtime import Request, prefill, prepare_prefill
 from heddle.models import summarise
 from heddle.models.networks import EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
@@ -36,7 +34,7 @@ def test_no_more_than_a_chunk_is_read_at_once_and_rooms_grow(monkeypatch: pytest
         return real(inputs, state, new)
 
     monkeypatch.setattr(made, "step", noted)
-    monkeypatch.setattr(opening, "SPARE", 3)
+    monkeypatch.setattr(prefill, "SPARE", 3)
     found = complete(made, [Request(IDS[:50]), Request(IDS[:7])], GenerationConfig(max_tokens=5, chunk=16))
     assert [length for length, _ in seen[:4]] == [16, 16, 16, 2]
     assert [room for _, room in seen[:4]] == [16, 32, 53, 53]
@@ -75,8 +73,8 @@ def test_a_quantised_cache_is_near_a_full_one_and_far_smaller(name: str, dials: 
     made, states, odds = model(name, **dials), {}, {}
     for kind in (None, Int8KVCacheConfig()):
         config = GenerationConfig(max_tokens=20) if kind is None else GenerationConfig(max_tokens=20, cache=kind)
-        start = opening.opening(made, [Request(IDS[:40])], replace(config, chunk=10))
-        scores, state = start.read(made)
+        start = prepare_prefill(made, [Request(IDS[:40])], replace(config, chunk=10).prefill)
+        scores, state = start.run(made)
         state = state.resize(60)
         for id in IDS[40:50]:
             vectors, state = made.step(torch.tensor([[id]]), state)
@@ -95,7 +93,7 @@ def test_a_token_takes_as_many_bytes_as_the_summary_says(name: str) -> None:
     made, sizes = config.build().eval(), list[int]()
     for length in (20, 30):
         if isinstance(made, EncoderDecoder):
-            state = made.begin(made.encode(torch.tensor([IDS[:9]])), length)
+            state = made.new_state(1, length, made.encode(torch.tensor([IDS[:9]])))
         else:
             state = made.new_state(1, length)
         sizes.append(made.step(torch.tensor([IDS[:length]]), state)[1].nbytes())

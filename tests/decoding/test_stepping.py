@@ -15,11 +15,18 @@ import torch
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import ConfigError, DamageError, replace
-from heddle.decoding.generation import Completion, complete, follow, generate
-from heddle.decoding.generation import static_decoder as stepping
-from heddle.decoding.runtime import CaptureMode, FinishReason, Request, make_requests
-from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.sampling import GenerationConfig, MultinomialSampling, PenaltyConfig, generation_config
+from heddle.decoding import generation_config
+from heddle.decoding.generation import (
+    Completion,
+    GenerationConfig,
+    MultinomialSampling,
+    complete,
+    decoders,
+    follow,
+    generate,
+)
+from heddle.decoding.runtime import CaptureMode, FinishReason, Request, cuda_graphs, make_requests
+from heddle.decoding.sampling import PenaltyConfig
 from heddle.models.networks import AutoregressiveModel, EncoderDecoderConfig, LanguageModel, LanguageModelConfig
 from heddle.models.presets import build
 
@@ -39,7 +46,9 @@ PROMPTS = [[1], [2, 3, 4], [5, 6]]
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all rows go on a state of fixed size."""
     monkeypatch.setattr(
-        recorded, "wished", lambda model, start, config: None if config.compile == "off" else CaptureMode.RECORDED
+        cuda_graphs,
+        "requested_mode",
+        lambda model, prefill, compile: None if compile == "off" else CaptureMode.CAPTURED,
     )
 
 
@@ -94,8 +103,8 @@ def test_what_is_liked_banned_or_too_early_counts_where_the_device_chooses(fixed
 
 @pytest.mark.parametrize("name", ["first", "mistral", "lstm_lm"])
 def test_rooms_grow_where_a_wish_is_long(name: str, fixed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stepping, "AHEAD", 2)
-    monkeypatch.setattr(recorded, "BUCKET", 4)
+    monkeypatch.setattr(decoders, "AHEAD", 2)
+    monkeypatch.setattr(cuda_graphs, "BUCKET", 4)
     model, config = built(name).double(), GenerationConfig(max_tokens=CONTEXT - 4, alternatives=1)
     with torch.no_grad():
         for weight in model.parameters():  # wide, so that a single token lost or moved shows in every later one
@@ -144,15 +153,15 @@ def test_two_at_once_do_not_disturb_each_other(fixed: None) -> None:
 def test_steps_are_kept_for_the_next_rows_and_given_back_with_the_model(fixed: None) -> None:
     model = built("first")
     generate(model, PROMPTS, GenerationConfig(max_tokens=4))
-    (kept,) = recorded._KEPT[model].values()
+    (kept,) = cuda_graphs._CACHED[model].values()
     generate(model, [ids[::-1] for ids in PROMPTS], GenerationConfig(max_tokens=6))
-    assert list(recorded._KEPT[model].values()) == [kept], "the same shape had a step already"
+    assert list(cuda_graphs._CACHED[model].values()) == [kept], "the same shape had a step already"
     for count in range(1, 8):
         generate(model, PROMPTS[:1] * count, GenerationConfig(max_tokens=2))
-    assert len(recorded._KEPT[model]) == recorded.KEPT
+    assert len(cuda_graphs._CACHED[model]) == cuda_graphs.MAX_CACHED
     held = weakref.ref(kept.state.lengths), weakref.ref(model)
     del kept
-    recorded.clear_static_states(model)
+    cuda_graphs.clear_static_states(model)
     gc.collect()
     assert held[0]() is None
     generate(model, PROMPTS, GenerationConfig(max_tokens=4))
@@ -166,7 +175,7 @@ def test_a_model_in_training_keeps_its_weights_where_they_are(fixed: None) -> No
     model.train()
     places = [weight.data_ptr() for weight in model.parameters()]
     generate(model, [[1]], GenerationConfig(max_tokens=4))
-    assert model.training and model not in recorded._KEPT
+    assert model.training and model not in cuda_graphs._CACHED
     assert places == [weight.data_ptr() for weight in model.parameters()]
 
 
@@ -187,7 +196,7 @@ def test_on_a_cpu_rows_go_as_they_always_did_unless_asked() -> None:
     model = built("first")
     assert isinstance(model, LanguageModel)
     generate(model, PROMPTS, GenerationConfig(max_tokens=40))
-    assert model not in recorded._KEPT
+    assert model not in cuda_graphs._CACHED
 
 
 TRACED = """
@@ -195,29 +204,27 @@ import json
 import torch
 from torch._dynamo.testing import CompileCounter
 from heddle.core import replace
-from heddle.decoding.sampling import GenerationConfig
+from heddle.decoding.generation import GenerationConfig, generate
+from heddle.decoding.runtime import cuda_graphs, make_requests
 from heddle.decoding.speculative import LookupDraft, speculate
-from heddle.decoding.generation import generate
-from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.runtime import requests_of
 from heddle.models.presets import build
 
 counter = CompileCounter()
-recorded.BACKEND, recorded.BUCKET = counter, 32
+cuda_graphs.BACKEND, cuda_graphs.BUCKET = counter, 32
 found = []
 for name in ("first", "llama", "gpt2"):
     torch._dynamo.reset()
     counter.frame_count = 0
     model = build(name, layers=2, width=48, heads=4, vocab=64, context=64).eval()
-    how = GenerationConfig(max_tokens=20, compile="on")
+    config = GenerationConfig(max_tokens=20, compile="on")
     pairs = ([[1], [2, 3, 4]], [[3], [2, 5, 4]])
-    mine = [generate(model, pair, how) for pair in pairs]
-    plain = [generate(model, pair, replace(how, compile="off")) for pair in pairs]
+    mine = [generate(model, pair, config) for pair in pairs]
+    plain = [generate(model, pair, replace(config, compile="off")) for pair in pairs]
     found.append([name, mine == plain, counter.frame_count])
     counter.frame_count = 0
     for pair, wanted in zip(pairs, plain):
         rows = [[], []]
-        for step in speculate(model, requests_of(pair), how, LookupDraft()):
+        for step in speculate(model, make_requests(pair), config, LookupDraft()):
             rows[step.row].append(step.id)
         found.append([name + " with guesses", rows == wanted, counter.frame_count])
 print(json.dumps(found))

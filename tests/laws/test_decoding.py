@@ -11,11 +11,12 @@ from laws.cases import CONTEXT, VOCAB, Case, Given, cases, ids, loud, pairs
 
 from heddle.core import UsageError, replace
 from heddle.decoding import sampling
-from heddle.decoding.generation import complete, generate, stream
+from heddle.decoding.generation import GenerationConfig, MultinomialSampling, complete, generate, stream
 from heddle.decoding.runtime import PrefixCache, Request, make_requests
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling, RowPosition
-from heddle.decoding.scoring import Windows, nll_given_source, nll_sliding_window
-from heddle.decoding.search import search
+from heddle.decoding.sampling import RowPosition
+from heddle.decoding.scoring import nll_given_source, nll_sliding_window
+from heddle.decoding.search import BeamSearch
+from decoding.plain import search
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
@@ -62,20 +63,20 @@ def read(model: AutoregressiveModel, row: Row) -> torch.Tensor:
     return model.logits(torch.tensor([row[0]]), Context(memory=memory))[0]
 
 
-def recompute_logprobs(model: AutoregressiveModel, row: Row, config: GenerationConfig) -> list[int]:
+def reread(model: AutoregressiveModel, row: Row, config: GenerationConfig) -> list[int]:
     """Decode in the plainest way: read everything anew for each token."""
     prompt, source = list(row[0]), row[1]
     for _ in range(config.max_tokens):
         scores = read(model, (prompt, source))[-1:]
         past = sampling.hash_ids(prompt, source if isinstance(model, EncoderDecoder) else None)
-        prompt.append(int(sampling.choose(scores, config, [RowPosition(0, len(prompt), past)])))
+        prompt.append(int(config.choice.choose(scores, [RowPosition(0, len(prompt), past)])))
     return prompt[len(row[0]) :]
 
 
 def stepwise_is_full(model: AutoregressiveModel) -> None:
     """What grows step by step is what reading everything anew gives."""
     for config in (GREEDY, BOLD):
-        assert write(model, ROWS, config) == [recompute_logprobs(model, row, config) for row in ROWS]
+        assert write(model, ROWS, config) == [reread(model, row, config) for row in ROWS]
 
 
 def greedy_is_argmax(model: AutoregressiveModel) -> None:
@@ -148,7 +149,7 @@ def every_pair(model: AutoregressiveModel, row: Row, config: GenerationConfig) -
     memory = model.encode(torch.tensor([row[1]] * VOCAB)) if isinstance(model, EncoderDecoder) else None
     second = model.logits(grown, Context(memory=memory))[:, -1].log_softmax(-1) + first[:, None]
     pairs = ((id, after) for id in range(VOCAB) for after in range(VOCAB) if id != stop)
-    return {(stop,): BEAMS.rank(float(first[stop]), 1)} | {p: BEAMS.rank(float(second[p]), 2) for p in pairs}
+    return {(stop,): float(first[stop])} | {p: float(second[p]) / 2**BEAMS.length_penalty for p in pairs}
 
 
 def chunked_reading_is_reading_at_once(model: AutoregressiveModel) -> None:
@@ -165,12 +166,12 @@ def reused_beginnings_are_fresh(model: AutoregressiveModel) -> None:
     for config in (GREEDY, WIDE):
         prefix_cache, fresh = PrefixCache(model), complete(model, requests, config)
         assert complete(model, requests, config, prefix_cache=prefix_cache) == fresh
-        assert prefix_cache.reused > 0
-        seen = prefix_cache.reused
+        assert prefix_cache.reused_tokens > 0
+        seen = prefix_cache.reused_tokens
         assert [complete(model, [one], config, prefix_cache=prefix_cache) for one in requests[::-1]] == [
             fresh[n * config.samples : (n + 1) * config.samples] for n in reversed(range(len(requests)))
         ]
-        assert prefix_cache.reused >= seen + 5 + 5 + 4
+        assert prefix_cache.reused_tokens >= seen + 5 + 5 + 4
 
 
 def guessing_changes_nothing(model: AutoregressiveModel) -> None:
@@ -278,22 +279,22 @@ def forget_to_select(patch: pytest.MonkeyPatch) -> None:
 def draw_by_row(patch: pytest.MonkeyPatch) -> None:
     """Let a row's draw depend on its place in the batch."""
 
-    def choose(scores: torch.Tensor, config: GenerationConfig, places: Sequence[RowPosition]) -> Any:
-        return real(scores, config, [place._replace(sample=row) for row, place in enumerate(places)])
+    def choose(self: MultinomialSampling, logits: torch.Tensor, positions: Sequence[RowPosition]) -> Any:
+        return real(self, logits, [position._replace(sample=row) for row, position in enumerate(positions)])
 
-    real = sampling.choose
-    patch.setattr("heddle.decoding.generation.decode.choose", choose)
+    real = MultinomialSampling.choose
+    patch.setattr(MultinomialSampling, "choose", choose)
 
 
 def draw_by_step(patch: pytest.MonkeyPatch) -> None:
     """Let a row's draw depend on how many steps there were, and not on what it holds."""
 
-    def choose(scores: torch.Tensor, config: GenerationConfig, places: Sequence[RowPosition]) -> Any:
+    def choose(self: MultinomialSampling, logits: torch.Tensor, positions: Sequence[RowPosition]) -> Any:
         counts[0] += 1
-        return real(scores, config, [place._replace(past=counts[0]) for place in places])
+        return real(self, logits, [position._replace(past=counts[0]) for position in positions])
 
-    counts, real = [0], sampling.choose
-    patch.setattr("heddle.decoding.generation.decode.choose", choose)
+    counts, real = [0], MultinomialSampling.choose
+    patch.setattr(MultinomialSampling, "choose", choose)
 
 
 def forget_the_source(patch: pytest.MonkeyPatch) -> None:

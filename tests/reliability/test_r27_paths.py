@@ -24,9 +24,8 @@ from laws.laws import embedded
 from reliability.configs import CONTEXT, presets, random_case
 
 from heddle.core import replace
-from heddle.decoding.generation import complete
-from heddle.decoding.runtime import PrefixCache, Request, padded
-from heddle.decoding.sampling import GenerationConfig
+from heddle.decoding.generation import GenerationConfig, complete
+from heddle.decoding.runtime import PrefixCache, Request, pad_rows
 from heddle.decoding.speculative import LookupDraft, ModelDraft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
@@ -74,7 +73,7 @@ def rows(seed: int = 0) -> list[list[int]]:
 
 def memory_of(model: AutoregressiveModel, which: list[int]) -> Memory | None:
     """Return what an encoder understands of some rows' sources, read together."""
-    return model.encode(*padded([SOURCES[i] for i in which], torch.device("cpu"))) if _reads(model) else None
+    return model.encode(*pad_rows([SOURCES[i] for i in which], torch.device("cpu"))) if _reads(model) else None
 
 
 def _reads(model: AutoregressiveModel) -> bool:
@@ -107,7 +106,7 @@ def by_chunks(model: AutoregressiveModel, given: list[list[int]]) -> list[Tensor
 
 
 def _read(model: AutoregressiveModel, which: list[int], given: list[list[int]], chunk: int) -> list[Tensor]:
-    ids, _ = padded(given, torch.device("cpu"))
+    ids, _ = pad_rows(given, torch.device("cpu"))
     lengths = torch.tensor([len(row) for row in given])
     memory = memory_of(model, which)
     if memory is None:
@@ -170,7 +169,7 @@ def requests(model: AutoregressiveModel, given: list[list[int]]) -> list[Request
     return [Request(row, SOURCES[i] if _reads(model) else None) for i, row in enumerate(given)]
 
 
-def recompute_logprobs(model: AutoregressiveModel, given: list[list[int]]) -> list[list[int]]:
+def reread(model: AutoregressiveModel, given: list[list[int]]) -> list[list[int]]:
     """Write in the plainest way: read everything anew for each token."""
     found = []
     for i, row in enumerate(given):
@@ -236,7 +235,7 @@ def try_case(case: Case, tally: Tally) -> None:
                 tally.near(case.name, "by_packing", found, want)
         if dtype is torch.float64 and case.packs:
             tally.influence = max(tally.influence, influence(model, given))
-        plain = recompute_logprobs(model, given)
+        plain = reread(model, given)
         for path_, found_ in written(model, given):
             for left, right in zip(found_, plain, strict=True):
                 tally.same(case.name, f"{path_}, {dtype}", left, right)

@@ -14,9 +14,10 @@ from laws.cases import SMALL, Given, loud, own_presets
 from torch import Tensor
 
 from heddle.core import replace
+from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import Request
-from heddle.decoding.sampling import BeamSearch, GenerationConfig
-from heddle.decoding.search import search
+from heddle.decoding.search import BeamSearch
+from decoding.plain import search
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 

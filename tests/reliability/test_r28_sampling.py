@@ -13,8 +13,8 @@ import torch
 from laws.cases import SMALL
 
 from heddle.core import replace
-from heddle.decoding.generation import generate
-from heddle.decoding.sampling import GenerationConfig, MultinomialSampling, PenaltyConfig
+from heddle.decoding.generation import GenerationConfig, MultinomialSampling, generate
+from heddle.decoding.sampling import PenaltyConfig
 from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import preset
 

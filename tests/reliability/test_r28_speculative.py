@@ -11,10 +11,9 @@ import pytest
 from reliability.test_r28_sampling import PROMPT, SETTINGS, VOCAB, exact, model, p_value
 
 from heddle.core import replace
-from heddle.decoding import sampling
-from heddle.decoding.generation import generate
+from heddle.decoding.sampling import RowPosition
+from heddle.decoding.generation import GenerationConfig, MultinomialSampling, generate
 from heddle.decoding.runtime import make_requests
-from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.models.networks import LanguageModel
 
@@ -86,12 +85,12 @@ def test_r28_a_draft_that_is_believed_too_often_is_noticed(monkeypatch: pytest.M
     made, draft = model("gpt2"), ModelDraft(model=model("lstm_lm"), ahead=2)
     config = replace(SETTINGS["plain"], max_tokens=3)
     wanted = sequences(made, config, 3)
-    real = sampling.draw
+    real = MultinomialSampling.uniform
 
-    def believed(seed: int, place: sampling.RowPosition, use: str = "next") -> float:
-        return 0.0 if use == "keep" else real(seed, place, use)
+    def believed(self: MultinomialSampling, position: RowPosition, use: str = "next") -> float:
+        return 0.0 if use == "keep" else real(self, position, use)
 
-    monkeypatch.setattr("heddle.decoding.speculative.speculative.draw", believed)
+    monkeypatch.setattr(MultinomialSampling, "uniform", believed)
     found = drawn(made, config, draft, 2_000)
     assert found.keys() - wanted.keys() or p_value(found, wanted) < 1e-9
 

@@ -8,9 +8,10 @@ from decoding.plain import Plain
 from tasks.pair_runs import TOKENIZER, loud_pair
 
 from heddle.core import replace
+from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import FinishReason, Request
-from heddle.decoding.sampling import BeamSearch, GenerationConfig
-from heddle.decoding.search import search
+from heddle.decoding.search import BeamSearch
+from decoding.plain import search
 from heddle.lm import LM
 from heddle.tasks.generation import TextGenerator, text_generator
 from heddle.tasks.generation.stop_strings import StopStringConstraint
@@ -29,7 +30,7 @@ class Letters:
         mask[[TOKENIZER.end, *TOKENIZER.encode(LETTERS)]] = True
         return mask
 
-    def take(self, id: int) -> "Letters":
+    def advance(self, id: int) -> "Letters":
         return self
 
     @property

@@ -9,8 +9,8 @@ from cli.runs import TOKENIZER, config, loud_model
 from tasks.pair_runs import loud_pair
 
 from heddle.core import ConfigError, UsageError
+from heddle.decoding import GenerationOptions
 from heddle.decoding.runtime import FinishReason
-from heddle.decoding.sampling import GenerationOptions
 from heddle.decoding.speculative import LookupDraft
 from heddle.lm import LM
 from heddle.models.networks import AutoregressiveModel

@@ -7,9 +7,8 @@ from cli.runs import config, loud_model
 from tasks.pair_runs import CONTEXT, TOKENIZER, loud_pair
 
 from heddle.core import DataError, MissingExtra, UsageError, replace
-from heddle.decoding.generation import generate
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling
-from heddle.decoding.search import expected_utilities
+from heddle.decoding.generation import GenerationConfig, MultinomialSampling, generate
+from heddle.decoding.search import BeamSearch, expected_utilities
 from heddle.models.networks import LanguageModel
 from heddle.tasks.generation import MinimumBayesRisk, bleu_metric, bleu_score, translator
 from heddle.tasks.metrics import chrf
@@ -34,7 +33,7 @@ def test_batches_change_nothing() -> None:
 def test_a_translation_is_what_the_model_generates() -> None:
     model = loud_pair()
     source = [*TOKENIZER.encode(LINES[0]), TOKENIZER.end]
-    (ids,) = generate(model, [[]], HOW.between(TOKENIZER.end, (TOKENIZER.end,)), [source])
+    (ids,) = generate(model, [[]], HOW.with_special_tokens(TOKENIZER.end, (TOKENIZER.end,)), [source])
     assert list(translator(model, TOKENIZER, HOW).run(LINES[:1])) == [" ".join(TOKENIZER.decode(ids).split())]
 
 

@@ -10,8 +10,7 @@ from reliability.harness import tiny, write_config, write_text
 
 from heddle.cli.main import main
 from heddle.data.rows import Batch
-from heddle.decoding.generation import generate
-from heddle.decoding.sampling import GenerationConfig
+from heddle.decoding.generation import GenerationConfig, generate
 from heddle.models.presets import build, preset
 from heddle.objectives import NextTokenConfig
 from heddle.training.loop import Guard, GuardConfig, ModelWithLoss, ProcessGroup, Step

@@ -44,12 +44,13 @@ GROUPS = {
     },
     "decoding": {
         "constraints": set(),
-        "sampling": {"constraints"},
-        "runtime": {"constraints", "sampling"},
-        "search": {"constraints", "runtime", "sampling"},
-        "generation": {"constraints", "runtime", "sampling", "search"},
+        "sampling": set(),
+        "runtime": {"constraints"},
+        "generation": {"constraints", "runtime", "sampling"},
+        "search": {"constraints", "generation", "runtime", "sampling"},
         "speculative": {"generation", "runtime", "sampling"},
         "scoring": {"runtime", "sampling"},
+        "": {"generation", "runtime", "sampling", "search"},
     },
     "checkpoints": {
         "store": set(),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heddle.data.rows import RowPlan, RowsConfig
-from heddle.decoding.sampling import DecodingStrategy
+from heddle.decoding.generation import DecodingStrategy
 from heddle.models.networks import Model, ModelConfig
 
 SOURCE = Path(__file__).parents[2] / "src" / "heddle"
@@ -19,8 +19,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "heddle"
 # and the three objectives, whose check is compiled into the graph of a step.
 FAMILIES: dict[str, tuple[tuple[type, ...], str, int]] = {
     "models": ((Model, ModelConfig), "models", 5),
-    "row plans": ((RowsConfig, RowPlan), "data/rows", 0),
-    "decoding strategies": ((DecodingStrategy,), "decoding/sampling", 15),
+    "row plans": ((RowsConfig, RowPlan), "data/rows", 2),
+    "decoding strategies": ((DecodingStrategy,), "decoding/generation", 0),
 }
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HELP = "/reset starts over, /exit leaves; Ctrl-C interrupts an answer, or leaves at the prompt."
 
 
-def chat(  # noqa: PLR0913 - the options are the contract
+def chat(
     model: Model = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,
     once: Annotated[str | None, typer.Option(metavar="TEXT", help="Answer this message, then exit.")] = None,
@@ -42,7 +42,7 @@ def chat(  # noqa: PLR0913 - the options are the contract
     becomes a special token.
     """
     from heddle.checkpoints import find_source
-    from heddle.decoding.sampling import GenerationOptions, generation_config
+    from heddle.decoding import GenerationOptions, generation_config
     from heddle.tasks.generation import chat_template, conversation
     from heddle.text.chat import Chat, find_template
 

@@ -17,8 +17,8 @@ from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
+    from heddle.decoding.generation import GenerationConfig
     from heddle.decoding.runtime import Request
-    from heddle.decoding.sampling import GenerationConfig
     from heddle.tasks.generation import GeneratedText, TextConstraints, TextGenerator
 
 AHEAD = 4  # batches read before any is generated, so that prompts of similar length share a batch
@@ -26,7 +26,7 @@ ARGUMENT = "prompt"  # the name of prompts on the command line in messages
 Prompt = tuple[int, str | None]  # number, text; None: a blank line
 
 
-def generate(  # noqa: PLR0913 - the options are the contract
+def generate(
     context: typer.Context,
     prompts: opts.Prompts = None,
     file: opts.File = None,
@@ -70,7 +70,8 @@ def generate(  # noqa: PLR0913 - the options are the contract
     """Continue prompts; with an encoder-decoder, answer them.
 
     One prompt is streamed. Of several, each text is one line (line breaks as \\n); a blank or bad prompt gives a blank
-    line. Bad prompts are reported on standard error, and the exit code is then 1."""
+    line. Bad prompts are reported on standard error, and the exit code is then 1.
+    """
     return _run(context.params)
 
 
@@ -271,7 +272,7 @@ class _Show:
                 record["tokens"] = [
                     _token(self.job, id, logprobs.logprob)
                     | {"alternatives": [_token(self.job, other, logprob) for other, logprob in logprobs.alternatives]}
-                    for id, logprobs in zip(found.ids, found.odds, strict=True)
+                    for id, logprobs in zip(found.ids, found.token_logprobs, strict=True)
                 ]
             typer.echo(json.dumps(record, ensure_ascii=False))
 

@@ -9,7 +9,8 @@ import typer
 from heddle.cli.options import open_model
 
 if TYPE_CHECKING:
-    from heddle.decoding.sampling import GenerationConfig, GenerationOptions
+    from heddle.decoding import GenerationOptions
+    from heddle.decoding.generation import GenerationConfig
     from heddle.decoding.speculative import Draft
     from heddle.lm import LM
     from heddle.tasks.generation import TextConstraints
@@ -144,7 +145,7 @@ RENAMED = {"logprobs": "alternatives"}
 
 def generation_options_from(options: Options) -> "GenerationOptions":
     """Return the generation options, under the names of the library."""
-    from heddle.decoding.sampling import GenerationOptions
+    from heddle.decoding import GenerationOptions
 
     named = {RENAMED.get(name, name): value for name, value in options.items()}
     found = {name: named[name] for name in GenerationOptions.__annotations__ if name in named}
@@ -153,13 +154,7 @@ def generation_options_from(options: Options) -> "GenerationOptions":
 
 def warn_unused_seed(options: Options, config: "GenerationConfig") -> None:
     """Warn that a seed has no effect if nothing is sampled, unless a temperature was given too."""
-    from heddle.decoding.sampling import MultinomialSampling
-
-    if (
-        options["seed"] is not None
-        and options["temperature"] is None
-        and not isinstance(config.choice, MultinomialSampling)
-    ):
+    if options["seed"] is not None and options["temperature"] is None and not config.choice.draws:
         typer.echo(f"heddle: {UNUSED_SEED}", err=True)
 
 

@@ -43,7 +43,7 @@ class SpacePlacement(StrEnum):
     AFTER = "after"
 
 
-def score(  # noqa: PLR0913 - the options are the contract
+def score(
     file: Annotated[
         str,
         typer.Argument(

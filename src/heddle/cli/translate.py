@@ -15,7 +15,7 @@ from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
-    from heddle.decoding.sampling import GenerationConfig
+    from heddle.decoding.generation import GenerationConfig
     from heddle.lm import LM
     from heddle.tasks.generation import CandidateRanking, Translation, Translator
 
@@ -31,7 +31,7 @@ class Selection(StrEnum):
     MBR = "mbr"
 
 
-def translate(  # noqa: PLR0913 - the options are the contract
+def translate(
     file: Annotated[
         str, typer.Argument(metavar="[FILE|-]", help="A text with one sentence per line; -: standard input.")
     ] = "-",
@@ -98,7 +98,7 @@ def translate(  # noqa: PLR0913 - the options are the contract
 def _beam_search(search_options: Options, sampling_options: Options, n_best: int, max_tokens: int) -> Method:
     """Return the config of beam search."""
     from heddle.core import ConfigError
-    from heddle.decoding.sampling import generation_config
+    from heddle.decoding import generation_config
     from heddle.tasks.generation import SearchOrder
 
     _refuse(sampling_options, Selection.MBR)
@@ -114,7 +114,7 @@ def _beam_search(search_options: Options, sampling_options: Options, n_best: int
 def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_best: int, max_tokens: int) -> Method:
     """Return the config of sampling, and the ranking by minimum Bayes risk."""
     from heddle.core import ConfigError
-    from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
+    from heddle.decoding.generation import GenerationConfig, MultinomialSampling
     from heddle.tasks.generation import MinimumBayesRisk
     from heddle.tasks.metrics import similarity_named
 

@@ -1,3 +1,4 @@
-"""Decoding: ids -> ids and ids -> odds. Generation with state, filters, keyed draws, beams, scoring by windows."""
+"""Decoding: prompts to new ids by a decoding strategy, and texts to log-likelihoods."""
 
 from heddle.decoding import constraints, generation, runtime, sampling, scoring, search, speculative
+from heddle.decoding.options import GenerationOptions, generation_config

@@ -13,8 +13,8 @@ import transformers as hf
 from torch import Tensor
 
 from heddle.checkpoints.hf import load_model, save_model
-from heddle.decoding.generation import generate
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, GreedySearch
+from heddle.decoding.generation import GenerationConfig, GreedySearch, generate
+from heddle.decoding.search import BeamSearch
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 

@@ -1,8 +1,14 @@
 """Constrained decoding: regular expressions, JSON schemas, grammars, required and forbidden phrases."""
 
-from heddle.decoding.constraints.constraint import Both, Constraint, Ending, allowed_tokens, apply_constraints
+from heddle.decoding.constraints.constraint import (
+    Conjunction,
+    Constraint,
+    EndingConstraint,
+    allowed_tokens,
+    apply_constraints,
+)
 from heddle.decoding.constraints.grammar import (
-    Grammar,
+    CompiledGrammar,
     GrammarCompiler,
     GrammarConfig,
     LarkGrammar,

@@ -1,4 +1,4 @@
-"""Guides: what a row must obey while it is written; a guide says which ids may come next, and moves on with each."""
+"""Constrained decoding: a constraint tells which tokens may come next in a row, and advances with each."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -11,56 +11,56 @@ from torch import Tensor
 
 Mask = Bool[Tensor, " vocab"]
 Masks = Bool[Tensor, "rows vocab"]
-Logits = Float[Tensor, "rows vocab"]
+RowLogits = Float[Tensor, "rows vocab"]
 
 
 class Constraint(Protocol):
-    """Where one row stands in what it must obey; never changed, so that beams may share it.
+    """The state of one row in what it must obey. It is immutable, so that beams may share it.
 
-    A mask that a guide gave is read only: another row may be given the same one.
+    Masks are read-only: several rows may share one.
     """
 
     def allowed(self) -> Mask | None:
-        """Tell which ids may come next, the ids to stop at included where the row may end; None: any."""
+        """Return which ids may come next, stop ids among them where the row may end; None: all."""
 
-    def take(self, id: int) -> "Constraint":
-        """Return where the row stands after one more id."""
+    def advance(self, id: int) -> "Constraint":
+        """Return the constraint after one more id."""
 
     @property
     def finished(self) -> bool:
-        """Tell whether nothing may follow but a stop."""
+        """Tell whether only a stop id may follow."""
 
 
-class Ending(Constraint, Protocol):
-    """A guide that can be held together with others."""
+class EndingConstraint(Constraint, Protocol):
+    """A constraint that can be combined with another."""
 
-    def take(self, id: int) -> "Ending":
-        """Return where the row stands after one more id."""
+    def advance(self, id: int) -> "EndingConstraint":
+        """Return the constraint after one more id."""
 
     @property
     def may_end(self) -> bool:
         """Tell whether the row may end here."""
 
 
-class Together(Constraint, ABC):
-    """A guide of which several rows are asked at once, for less than each alone."""
+class BatchedConstraint(Constraint, ABC):
+    """A constraint whose masks are computed faster for several rows at once."""
 
     @property
     @abstractmethod
-    def kin(self) -> object:
-        """Name those that may be asked together: one object for all of them."""
+    def batch_key(self) -> object:
+        """Return the object that all constraints of one batch share."""
 
     @abstractmethod
-    def together(self, constraints: Sequence[Any]) -> Masks:
-        """Return what `allowed` of each would say, given guides of this one's kin."""
+    def allowed_batch(self, constraints: Sequence[Any]) -> Masks:
+        """Return the masks of constraints that share this one's batch key."""
 
 
 def allowed_tokens(constraints: Sequence[Constraint | None], vocab: int) -> Masks | None:
-    """Tell which of `vocab` ids may come next in each row, of which some may have no guide; None: any in all rows.
+    """Return which of `vocab` ids may come next in each row; a row may have no constraint; None: all ids in all rows.
 
-    Ids that a guide does not know (of a model with more ids than its tokenizer) are not allowed in its row.
+    Ids beyond a constraint's mask (of a model with more ids than its tokenizer) are not allowed in its row.
     """
-    found = list(_asked(constraints))
+    found = list(_masks(constraints))
     if not found:
         return None
     if len(found[0][0]) == len(constraints) and found[0][1].shape[1] == vocab:
@@ -72,57 +72,47 @@ def allowed_tokens(constraints: Sequence[Constraint | None], vocab: int) -> Mask
     return masks
 
 
-def _asked(constraints: Sequence[Constraint | None]) -> Iterator[tuple[list[int], Masks]]:
-    """Yield rows and their masks, those of one kin at once; rows in which anything may come are left out."""
-    asked = [
-        (row, constraint, constraint.kin)
-        for row, constraint in enumerate(constraints)
-        if isinstance(constraint, Together)
-    ]
-    for first in {id(kin): kin for _, _, kin in asked}.values():
-        rows = [row for row, _, kin in asked if kin is first]
-        each = {
-            id(constraint): constraint for _, constraint, kin in asked if kin is first
-        }  # one may stand in several rows
-        masks = next(iter(each.values())).together(list(each.values()))
-        place = {key: at for at, key in enumerate(each)}
-        yield rows, masks if len(each) == len(rows) else masks[[place[id(constraints[row])] for row in rows]]
-    for row, constraint in enumerate(constraints):
-        if (
-            constraint is not None
-            and not isinstance(constraint, Together)
-            and (mask := constraint.allowed()) is not None
-        ):
+def _masks(constraints: Sequence[Constraint | None]) -> Iterator[tuple[list[int], Masks]]:
+    """Yield rows and their masks, batch by batch; rows without restriction are left out."""
+    batched = [(row, one, one.batch_key) for row, one in enumerate(constraints) if isinstance(one, BatchedConstraint)]
+    for batch in {id(key): key for _, _, key in batched}.values():
+        rows = [row for row, _, key in batched if key is batch]
+        each = {id(one): one for _, one, key in batched if key is batch}  # rows may share a constraint
+        masks = next(iter(each.values())).allowed_batch(list(each.values()))
+        index = {number: at for at, number in enumerate(each)}
+        yield rows, masks if len(each) == len(rows) else masks[[index[id(constraints[row])] for row in rows]]
+    for row, one in enumerate(constraints):
+        if one is not None and not isinstance(one, BatchedConstraint) and (mask := one.allowed()) is not None:
             yield [row], mask[None]
 
 
-def apply_constraints(scores: Logits, constraints: Sequence[Constraint | None]) -> Logits:
-    """Return scores in which what a row's guide forbids is minus infinity: a whole row where nothing is allowed."""
-    masks = allowed_tokens(constraints, scores.shape[-1])
-    return scores if masks is None else torch.where(masks.to(scores.device), scores, float("-inf"))
+def apply_constraints(logits: RowLogits, constraints: Sequence[Constraint | None]) -> RowLogits:
+    """Set the logits that a row's constraint forbids to -inf: all of them where nothing is allowed."""
+    masks = allowed_tokens(constraints, logits.shape[-1])
+    return logits if masks is None else torch.where(masks.to(logits.device), logits, float("-inf"))
 
 
 @dataclass(frozen=True)
-class Both:
-    """Two guides at once: what both allow. They may allow nothing together where each alone allows something."""
+class Conjunction:
+    """Two constraints at once. They may allow nothing together where each alone allows something."""
 
-    one: Ending
-    other: Ending
+    one: EndingConstraint
+    other: EndingConstraint
 
     def allowed(self) -> Mask | None:
-        """Tell which ids both allow."""
+        """Return which ids both allow."""
         one, other = self.one.allowed(), self.other.allowed()
         if one is None or other is None:
             return other if one is None else one
         return one & other
 
-    def take(self, id: int) -> "Both":
-        """Return where the row stands in both."""
-        return Both(self.one.take(id), self.other.take(id))
+    def advance(self, id: int) -> "Conjunction":
+        """Return both after one more id."""
+        return Conjunction(self.one.advance(id), self.other.advance(id))
 
     @property
     def finished(self) -> bool:
-        """Tell whether one lets nothing follow but a stop, and the other agrees to the end."""
+        """Tell whether one allows only a stop id, and the other lets the row end."""
         return (self.one.finished or self.other.finished) and self.may_end
 
     @property

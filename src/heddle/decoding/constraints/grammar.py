@@ -1,8 +1,8 @@
-"""Grammars: rows that spell a regular expression, a JSON schema or a Lark grammar, followed by `llguidance`.
+"""Constrained decoding by a regular expression, a JSON schema or a Lark grammar, followed by `llguidance`.
 
-It follows bytes with derivatives of regular expressions under an Earley parser, so that a row may go on in every
-tokenisation of an allowed text, and no id is allowed after which no bytes would finish the text. A vocabulary without
-a token for each byte can still come to where none of its tokens goes on; nothing is allowed there.
+It matches bytes with derivatives of regular expressions under an Earley parser, so a row may take every tokenisation of
+an allowed text, and no id is allowed after which no bytes could finish the text. A vocabulary without a token for each
+byte can still reach a state where none of its tokens fits; nothing is allowed there.
 """
 
 import json
@@ -18,41 +18,41 @@ from numpy.typing import NDArray
 
 from heddle.core import Config, ConfigError, MissingExtra, UsageError, part, settings
 from heddle.core.system import parse_json
-from heddle.decoding.constraints.constraint import Mask, Masks, Together
+from heddle.decoding.constraints.constraint import BatchedConstraint, Mask, Masks
 from heddle.decoding.constraints.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
-# Left to itself the library allows one tokenisation alone of what must come next; the model may choose its own.
+# By default the library allows only one tokenisation of text that must come next; the model may choose its own.
 OPTIONS = '\n%llguidance {"no_forcing": true}\n'
-GAP = "( |\n {0,16})?"  # between the signs of JSON; with more, a small model spends all its tokens on padding
-PLACE = re.compile(r'at \d+\(\d+\): (failed to compile JSON schema: |invalid regex ".*" \(in regex\): )?')
+GAP = "( |\n {0,16})?"  # whitespace inside JSON; with more, a small model spends all its tokens on it
+LOCATION = re.compile(r'at \d+\(\d+\): (failed to compile JSON schema: |invalid regex ".*" \(in regex\): )?')
 VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
-STUCK = "NoExtensionBias"  # how the library says that no token goes on
-WORD = 32  # ids in each number of a native mask
-FUEL = 10_000_000  # steps of work on a grammar's expressions, some 50,000 of which take a millisecond: nothing hangs
-SEVERAL = 4  # rows from which on threads are worth waking
+STUCK = "NoExtensionBias"  # how the library reports that no token fits
+WORD = 32  # ids in each integer of a native mask
+FUEL = 10_000_000  # limit on the work for one grammar, some 50,000 steps a millisecond, so that nothing hangs
+SEVERAL = 4  # rows from which on threads pay
 
 
 @settings
 class GrammarConfig(Config):
-    """Family of grammars: what the whole of a row's text must be."""
+    """Family of grammars that the whole text of a row must match."""
 
     @abstractmethod
     def rules(self) -> str:
         """Return the grammar in the library's own dialect of Lark."""
 
     @abstractmethod
-    def fault(self, reason: str) -> ConfigError:
-        """Say that the grammar cannot be followed, and why."""
+    def error(self, reason: str) -> ConfigError:
+        """Return the error that this grammar cannot be followed, with the reason."""
 
 
 @part("regex")
 class RegexGrammar(GrammarConfig):
     r"""The whole text matches a regular expression, in Rust's dialect: no look-around, no back-references.
 
-    `\d` means 0 to 9: which other characters are digits depends on who is asked, by the version of Unicode.
+    `\d` means 0 to 9, since versions of Unicode differ in what else is a digit.
     all_of, none_of: further expressions that the whole text must match, or must not.
     """
 
@@ -67,19 +67,21 @@ class RegexGrammar(GrammarConfig):
         signed = [("", self.pattern), *(("", p) for p in self.all_of), *(("~", p) for p in self.none_of)]
         for _, pattern in signed:
             if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
-                raise self.fault("it ends in the middle of an escape")
-            if "\n" in pattern and VERBOSE.search(pattern):  # the library would take the rest for a comment
-                raise self.fault("an expression in verbose mode stands on one line")
+                raise self.error("it ends in the middle of an escape")
+            if "\n" in pattern and VERBOSE.search(pattern):  # the library would read the rest as a comment
+                raise self.error("an expression in verbose mode stands on one line")
         return "start: TEXT\nTEXT: " + " & ".join(f"{sign}/(?:){regex_to_lark(p, 'd')}/" for sign, p in signed)
 
-    def fault(self, reason: str) -> ConfigError:
+    def error(self, reason: str) -> ConfigError:
         """Name the pattern."""
-        return ConfigError("regex", want=f"a pattern that can be followed ({unplaced(reason)})", got=self.pattern)
+        return ConfigError(
+            "regex", want=f"a pattern that can be followed ({without_location(reason)})", got=self.pattern
+        )
 
 
 @part("schema")
 class SchemaGrammar(GrammarConfig):
-    """The text is JSON that a schema allows; a keyword that cannot be kept is refused, not ignored."""
+    """The text is JSON that a schema allows; unsupported keywords are refused, not ignored."""
 
     schema: str  # as JSON itself
 
@@ -90,9 +92,11 @@ class SchemaGrammar(GrammarConfig):
             schema = {"x-guidance": {"whitespace_pattern": GAP}} | schema
         return f"start: %json {json.dumps(schema)}"
 
-    def fault(self, reason: str) -> ConfigError:
+    def error(self, reason: str) -> ConfigError:
         """Name the schema."""
-        return ConfigError("schema", want=f"a JSON schema that can be followed ({unplaced(reason)})", got=self.schema)
+        return ConfigError(
+            "schema", want=f"a JSON schema that can be followed ({without_location(reason)})", got=self.schema
+        )
 
 
 @part("lark")
@@ -105,14 +109,14 @@ class LarkGrammar(GrammarConfig):
         """Return the grammar as it stands."""
         return self.text
 
-    def fault(self, reason: str) -> ConfigError:
+    def error(self, reason: str) -> ConfigError:
         """Name the grammar."""
         return ConfigError("grammar", want=f"a Lark grammar that can be followed ({reason})", got=self.text)
 
 
 @final
 class GrammarCompiler:
-    """A vocabulary made ready for grammars, once: `book.read(grammar).begin()` guides a row."""
+    """Compiles grammars for a vocabulary: `compiler.compile(grammar).begin()` constrains a row."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         try:
@@ -121,44 +125,44 @@ class GrammarCompiler:
             raise MissingExtra("llguidance", "grammar", "writing by a grammar") from None
         self.vocabulary = vocabulary
         self.span = -(-len(vocabulary) // WORD) * WORD
-        sides = [vocabulary.inside] if vocabulary.even else [vocabulary.inside, vocabulary.first]
-        mute = vocabulary.silent | vocabulary.stop | {vocabulary.unknown}
-        words = [b"" if i in mute else word for side in sides for i, word in enumerate([*side, *self._holes()])]
-        # a stop with a text of its own would write beyond the grammar; with no stop, one that no model can give
+        tables = [vocabulary.inside] if vocabulary.uniform_spelling else [vocabulary.inside, vocabulary.first]
+        empty = vocabulary.silent | vocabulary.stop | {vocabulary.unknown}
+        words = [b"" if i in empty else word for table in tables for i, word in enumerate([*table, *self._holes()])]
+        # a stop id with text of its own would add to the text; with no stop id, use one that no model can generate
         stops = sorted(vocabulary.stop & vocabulary.silent) or [len(words)]
         words += [b""] * WORD
         for stop in stops:
             words[stop] = b"<stop>"
         self.words = len(words) // WORD
-        self.whole = {bytes([byte]) for byte in range(256)} <= set(words)
+        self.has_all_bytes = {bytes([byte]) for byte in range(256)} <= set(words)
         self.native = LLTokenizer(
-            TokenizerWrapper(_Spelt(words, stops)), len(words), stops, slices=LLTokenizer.json_slices()
+            TokenizerWrapper(_TokenizerSpec(words, stops)), len(words), stops, slices=LLTokenizer.json_slices()
         )
         self._threads: LLExecutor | None = None
 
     def _holes(self) -> list[bytes]:
         return [b""] * (self.span - len(self.vocabulary))
 
-    def read(self, grammar: GrammarConfig) -> "Grammar":
-        """Compile a grammar, refusing in one line what cannot be followed or has no text at all."""
+    def compile(self, grammar: GrammarConfig) -> "CompiledGrammar":
+        """Compile a grammar; refuse one that cannot be followed or that matches no text."""
         from llguidance import LLMatcher, LLParserLimits
 
         try:
             rules = grammar.rules() + OPTIONS
             rules.encode()
         except UnicodeEncodeError:
-            raise grammar.fault("it is no Unicode text") from None
+            raise grammar.error("it is not Unicode text") from None
         limits = LLParserLimits(initial_lexer_fuel=FUEL, step_lexer_fuel=FUEL // 5, verbose_errors=False)
         matcher = LLMatcher(self.native, rules, log_level=0, limits=limits)
         if not matcher.is_error():
-            matcher.compute_bitmask()  # finds what has no text
+            matcher.compute_bitmask()  # finds grammars that match no text
         if matcher.is_error():
-            raise grammar.fault(reason_of(matcher.get_error()))
-        return Grammar(self, matcher)
+            raise grammar.error(error_line(matcher.get_error()))
+        return CompiledGrammar(self, matcher)
 
-    def fill(self, matchers: Sequence["LLMatcher"]) -> NDArray[np.uint8]:
-        """Return a row of bits for each matcher, one for each word."""
-        if not self.whole:  # a matcher that finds nothing allowed is of no use any more
+    def masks(self, matchers: Sequence["LLMatcher"]) -> NDArray[np.uint8]:
+        """Return a row of bits for each matcher, one for each id."""
+        if not self.has_all_bytes:  # a matcher that allows nothing cannot be used again
             matchers = [matcher.deep_copy() for matcher in matchers]
         bits = np.zeros((len(matchers), self.words), np.int32)
         size = self.words * bits.itemsize
@@ -176,93 +180,93 @@ class GrammarCompiler:
         for row, matcher in zip(bits, matchers, strict=True):
             if matcher.is_error():
                 if not matcher.get_error().startswith(STUCK):
-                    raise UsageError(f"grammar: too complex to follow further: {reason_of(matcher.get_error())}")
+                    raise UsageError(f"grammar: too complex to follow further: {error_line(matcher.get_error())}")
                 row.fill(0)
         return np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")
 
 
 @dataclass(frozen=True)
-class Grammar:
-    """A grammar that was read: every row begins from the same place, and shares what was learnt of it."""
+class CompiledGrammar:
+    """A compiled grammar, from which the constraint of each row begins."""
 
-    book: GrammarCompiler
+    compiler: GrammarCompiler
     matcher: "LLMatcher"
 
     def begin(self, fresh: bool = True) -> "GrammarConstraint":
-        """Return a guide of one row; `fresh`: no text stands before it."""
-        return GrammarConstraint(self.book, _Walk(self.matcher.deep_copy(), 0), 0, fresh)
+        """Return the constraint of one row; `fresh`: no text comes before it."""
+        return GrammarConstraint(self.compiler, _MatcherState(self.matcher.deep_copy(), 0), 0, fresh)
 
 
 @dataclass
-class _Walk:
-    """A matcher on its way along one text; the guides of that text share it."""
+class _MatcherState:
+    """A matcher that follows one text; the constraints of that text share it."""
 
     matcher: "LLMatcher"
-    taken: int  # ids that it has taken
+    consumed: int  # ids that it has consumed
 
 
 @final
-class GrammarConstraint(Together):
-    """Where a row stands in a grammar. The matcher goes on with the row; who asks an earlier guide gets a copy."""
+class GrammarConstraint(BatchedConstraint):
+    """The state of a row in a grammar. The matcher moves on with the row; an earlier state rewinds a copy of it."""
 
-    def __init__(self, book: GrammarCompiler, walk: _Walk, at: int, fresh: bool) -> None:
-        self._book, self._walk, self._at, self._fresh = book, walk, at, fresh
+    def __init__(self, compiler: GrammarCompiler, shared: _MatcherState, at: int, fresh: bool) -> None:
+        self._compiler, self._shared, self._at, self._fresh = compiler, shared, at, fresh
 
     def _matcher(self) -> "LLMatcher":
-        """Return a matcher that stands here: the one that came here, or a copy of it taken back."""
-        beyond = self._walk.taken - self._at
+        """Return a matcher in this state: the shared one, or a rewound copy."""
+        beyond = self._shared.consumed - self._at
         if beyond:
-            copy = self._walk.matcher.deep_copy()
+            copy = self._shared.matcher.deep_copy()
             copy.rollback(beyond)
-            self._walk = _Walk(copy, self._at)
-        return self._walk.matcher
+            self._shared = _MatcherState(copy, self._at)
+        return self._shared.matcher
 
     def allowed(self) -> Mask:
-        """Tell which ids the text may go on with."""
-        return self.together([self])[0]
+        """Return which ids may come next."""
+        return self.allowed_batch([self])[0]
 
     @property
-    def kin(self) -> object:
-        """Name the book: all of its rows are asked together."""
-        return self._book
+    def batch_key(self) -> object:
+        """Return the compiler: all of its rows form one batch."""
+        return self._compiler
 
-    def together(self, constraints: Sequence["GrammarConstraint"]) -> Masks:
-        """Fill the masks of all rows at once."""
-        book = self._book
-        bits = book.fill([constraint._matcher() for constraint in constraints])
-        masks = bits[:, : len(book.vocabulary)]
-        if not book.vocabulary.even:
-            stops = sorted(book.vocabulary.stop)
+    def allowed_batch(self, constraints: Sequence["GrammarConstraint"]) -> Masks:
+        """Compute the masks of all rows at once."""
+        compiler = self._compiler
+        bits = compiler.masks([constraint._matcher() for constraint in constraints])
+        masks = bits[:, : len(compiler.vocabulary)]
+        if not compiler.vocabulary.uniform_spelling:
+            stops = sorted(compiler.vocabulary.stop)
             for row, constraint in enumerate(constraints):
                 if constraint._fresh:
                     ends = masks[row, stops]
-                    masks[row] = bits[row, book.span : book.span + len(book.vocabulary)]
+                    masks[row] = bits[row, compiler.span : compiler.span + len(compiler.vocabulary)]
                     masks[row, stops] = ends
         return torch.from_numpy(masks).view(torch.bool)
 
-    def take(self, id: int) -> "GrammarConstraint":
-        """Return where the row stands after one more id, which must be allowed here."""
-        book, matcher = self._book, self._matcher()
-        shifted = self._fresh and not book.vocabulary.even and id not in book.vocabulary.stop
-        if not matcher.consume_token(id + book.span if shifted else id):
+    def advance(self, id: int) -> "GrammarConstraint":
+        """Return the constraint after one more id, which must be allowed here."""
+        compiler, matcher = self._compiler, self._matcher()
+        shifted = self._fresh and not compiler.vocabulary.uniform_spelling and id not in compiler.vocabulary.stop
+        if not matcher.consume_token(id + compiler.span if shifted else id):
             raise UsageError(f"grammar: want an id that is allowed here, got {id}")
-        self._walk.taken += 1
-        return GrammarConstraint(book, self._walk, self._at + 1, book.vocabulary.freshly(id, self._fresh))
+        self._shared.consumed += 1
+        return GrammarConstraint(compiler, self._shared, self._at + 1, compiler.vocabulary.next_fresh(id, self._fresh))
 
     @property
     def finished(self) -> bool:
-        """Tell whether the text is whole and cannot go on."""
+        """Tell whether the text is complete and cannot continue."""
         return self._matcher().is_stopped()
 
     @property
     def may_end(self) -> bool:
-        """Tell whether the text is whole."""
+        """Tell whether the text is complete."""
         return self._matcher().is_accepting()
 
 
 @dataclass(frozen=True)
-class _Spelt:
-    """What the library asks of a tokenizer: bytes of each id, and which ids end a text."""
+class _TokenizerSpec:
+    """What the library needs of a tokenizer: the bytes of each id, and the stop ids."""
 
     tokens: list[bytes]
     special_token_ids: list[int]
@@ -273,11 +277,11 @@ class _Spelt:
         return self.special_token_ids[0]
 
     def __call__(self, text: bytes | str) -> list[int]:
-        return []  # asked only for what must come next, which is switched off
+        return []  # used only for text that must come next, which is switched off
 
 
-def reason_of(message: str) -> str:
-    """Return the one line of a native message that says what is wrong."""
+def error_line(message: str) -> str:
+    """Return the line of a native error message that says what is wrong."""
     lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
     for line in lines:
         if line.startswith("error: "):
@@ -286,6 +290,6 @@ def reason_of(message: str) -> str:
     return "no text can be written by it" if first.startswith(STUCK) else first[:160]
 
 
-def unplaced(reason: str) -> str:
-    """Return a reason without where it was found in rules that the user did not write."""
-    return PLACE.sub("", reason)
+def without_location(reason: str) -> str:
+    """Return a reason without its location in rules that the user did not write."""
+    return LOCATION.sub("", reason)

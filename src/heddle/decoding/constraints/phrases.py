@@ -1,8 +1,8 @@
-"""Phrases: texts that a row must hold, and texts that it must not, in whatever tokens they are spelt.
+"""Constrained decoding by phrases: texts that a row must contain, and texts that it must not, in any tokenisation.
 
-One automaton reads the bytes of all phrases (Aho & Corasick 1975). For each of its states, what every id of the
-vocabulary would lead to is worked out once, when a row first stands there. A row may not end before all is said; and
-with the number of tokens that it may still have, an id is allowed only if what is missing can still be said after it.
+One automaton reads the bytes of all phrases (Aho & Corasick 1975). For each of its states, the transition of every id
+is computed once, when a row first reaches the state. A row may not end before it contains all required phrases; with a
+limit on new tokens, an id is allowed only if the missing phrases still fit after it.
 """
 
 from collections import deque
@@ -17,52 +17,54 @@ from numpy.typing import NDArray
 
 from heddle.core import ConfigError, UsageError
 from heddle.decoding.constraints.constraint import Mask
-from heddle.decoding.constraints.vocabulary import Columns, Vocabulary
+from heddle.decoding.constraints.vocabulary import ByteColumns, Vocabulary
 
-LONGEST = 1 << 17  # bytes of all phrases: the automaton takes one kilobyte for each
-PLANNED = 1 << 9  # bytes of all phrases where some are required: the way to each is planned from every state
-MOST = 8  # phrases required at once: the plan is made for each set of those that are missing
-KEPT = 64  # states whose rows are kept, of which each is as long as the vocabulary
-NEVER = np.int32(1 << 30)  # tokens to say what cannot be said
+MAX_BYTES = 1 << 17  # bytes of all phrases: the automaton takes one kilobyte for each
+MAX_REQUIRED_BYTES = (
+    1 << 9
+)  # bytes of all phrases where some are required: the way to each is computed from every state
+MAX_REQUIRED = 8  # phrases: distances are computed for each set of missing ones
+CACHED = 64  # states whose transitions are kept, each as long as the vocabulary
+UNREACHABLE = np.int32(1 << 30)  # distance to what no tokens can spell
 
 Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Automaton:
-    """Where each byte leads from each state, which required phrases end there, and where a forbidden one does."""
+    """Aho-Corasick automaton: the next state by byte, and the required phrases that end in each state."""
 
     table: Ints  # state x byte
-    said: Ints  # of each state, a bit for each required phrase
-    dead: int  # the state of all rows that hold a forbidden phrase
+    matched: Ints  # of each state, a bit for each required phrase
+    dead: int  # the state after a forbidden phrase
 
 
-def automaton_of(require: Sequence[bytes], forbid: Sequence[bytes]) -> Automaton:
-    """Build the automaton that finds phrases anywhere in a text; state 0 knows of nothing."""
+def build_automaton(require: Sequence[bytes], forbid: Sequence[bytes]) -> Automaton:
+    """Build the automaton that finds phrases anywhere in a text; state 0 has read nothing of any."""
     children: list[dict[int, int]] = [{}]
-    said, bad = [0], [False]
+    matched, bad = [0], [False]
     for number, phrase in enumerate([*require, *forbid]):
         state = 0
         for byte in phrase:
             if byte not in children[state]:
                 children[state][byte] = len(children)
                 children.append({})
-                said.append(0)
+                matched.append(0)
                 bad.append(False)
             state = children[state][byte]
         if number < len(require):
-            said[state] |= 1 << number
+            matched[state] |= 1 << number
         else:
             bad[state] = True
     dead = len(children)
     table = np.zeros((dead + 1, 256), np.int32)
-    back = [0] * dead  # the longest other phrase's beginning that a state also ends with
+    back = [0] * dead  # failure links: the longest prefix of a phrase that is a suffix of this state
     queue = deque([0])
     while queue:
         state = queue.popleft()
         if state:
             table[state] = table[back[state]]
-            said[state] |= said[back[state]]
+            matched[state] |= matched[back[state]]
             bad[state] |= bad[back[state]]
         for byte, child in children[state].items():
             back[child] = int(table[state, byte])
@@ -71,153 +73,152 @@ def automaton_of(require: Sequence[bytes], forbid: Sequence[bytes]) -> Automaton
             table[state, byte] = child
     table[np.array([*bad, False])[table]] = dead
     table[dead] = dead
-    return Automaton(table, np.array([*said, 0], np.int32), dead)
+    return Automaton(table, np.array([*matched, 0], np.int32), dead)
 
 
-def walked(automaton: Automaton, side: Columns, state: int) -> tuple[Ints, Ints]:
-    """Return the state that each id leads to, and the required phrases that it finishes on its way."""
-    ends = np.full(len(side.back), state, np.int32)
-    said = np.zeros(len(side.back), np.int32)
-    leads, speaks = automaton.table.ravel(), bool(automaton.said.any())
-    for column in side.columns:
-        reached = leads.take(ends[: len(column)] * 256 + column)
+def transitions(automaton: Automaton, table: ByteColumns, state: int) -> tuple[Ints, Ints]:
+    """Return the state after each id, and the required phrases that it completes on its way."""
+    ends = np.full(len(table.back), state, np.int32)
+    matched = np.zeros(len(table.back), np.int32)
+    next_state, requires = automaton.table.ravel(), bool(automaton.matched.any())
+    for column in table.columns:
+        reached = next_state.take(ends[: len(column)] * 256 + column)
         ends[: len(column)] = reached
-        if speaks:
-            said[: len(column)] |= automaton.said.take(reached)
-    return ends[side.back], said[side.back]
+        if requires:
+            matched[: len(column)] |= automaton.matched.take(reached)
+    return ends[table.back], matched[table.back]
 
 
 @dataclass(frozen=True)
-class _Row:
-    """What each id would do to a row in one place: the place that it leads to, and what it says."""
+class _Transitions:
+    """What each id does in one position: the next position, and the phrases that it completes."""
 
-    places: Ints
-    said: Ints
-    open: NDArray[np.bool_]  # no forbidden phrase is finished
+    positions: Ints
+    matched: Ints
+    open: NDArray[np.bool_]  # no forbidden phrase is completed
 
 
 @final
 class CompiledPhrases:
-    """Phrases made ready for a vocabulary: `book.begin()` guides a row. They are given as UTF-8."""
+    """UTF-8 phrases compiled for a vocabulary: `phrases.begin()` constrains a row.
+
+    A position numbers a state of the automaton together with how the next id is spelt.
+    """
 
     def __init__(self, vocabulary: Vocabulary, require: Sequence[bytes] = (), forbid: Sequence[bytes] = ()) -> None:
         _check(require, forbid)
         self.vocabulary = vocabulary
         self.require, self.all = tuple(require), (1 << len(require)) - 1
-        self.automaton = automaton_of(require, forbid)
-        self.sides = vocabulary.sides
+        self.automaton = build_automaton(require, forbid)
+        self.tables = vocabulary.tables
         self._silent = _flags(vocabulary.silent, len(vocabulary))
         self._fresh = _flags(vocabulary.fresh, len(vocabulary))
         self._stopping = _flags(vocabulary.stop, len(vocabulary))
-        self.row = lru_cache(KEPT)(self._row)
-        self.mask = lru_cache(KEPT)(self._mask)
+        self.transitions = lru_cache(CACHED)(self._transitions)
+        self.mask = lru_cache(CACHED)(self._mask)
 
-    def begin(self, fresh: bool = True, room: int | None = None) -> "PhraseConstraint":
-        """Return a guide of one row; `fresh`: no text stands before it, `room`: the tokens that it may have."""
-        place = self.place(0, fresh)
+    def begin(self, fresh: bool = True, max_tokens: int | None = None) -> "PhraseConstraint":
+        """Return the constraint of one row; `fresh`: no text comes before it."""
+        position = int(fresh and len(self.tables) > 1)
         if self.require:
-            least = int(self.plan[place, self.all])
-            if least == NEVER:
+            least = int(self.distances[position, self.all])
+            if least == UNREACHABLE:
                 raise ConfigError("require", want="phrases that can be written", got=_texts(self.require))
-            if room is not None and least > room:
+            if max_tokens is not None and least > max_tokens:
                 raise ConfigError(
-                    "require", want=f"phrases that {room} tokens can say, not {least}", got=_texts(self.require)
+                    "require", want=f"phrases that {max_tokens} tokens can say, not {least}", got=_texts(self.require)
                 )
-        return PhraseConstraint(self, place, self.all, room)
+        return PhraseConstraint(self, position, self.all, max_tokens)
 
-    def place(self, state: int, fresh: bool) -> int:
-        """Return the number of a state of the automaton, with how the next id is spelt."""
-        return state * len(self.sides) + (fresh and len(self.sides) > 1)
-
-    def _row(self, place: int) -> _Row:
-        state, fresh = divmod(place, len(self.sides))
-        states, said = walked(self.automaton, self.sides[fresh], state)
+    def _transitions(self, position: int) -> _Transitions:
+        state, fresh = divmod(position, len(self.tables))
+        states, matched = transitions(self.automaton, self.tables[fresh], state)
         open = states != self.automaton.dead
-        places = states * len(self.sides)
+        positions = states * len(self.tables)
         if fresh:
-            places = np.where(self._silent, place, places)
-        return _Row(places + (self._fresh if len(self.sides) > 1 else 0), said, open)
+            positions = np.where(self._silent, position, positions)
+        return _Transitions(positions + (self._fresh if len(self.tables) > 1 else 0), matched, open)
 
     @cached_property
-    def plan(self) -> Ints:
-        """Return the least number of tokens that say what is missing: place x set of missing phrases."""
-        steps = [self._steps(place) for place in range(self.automaton.dead * len(self.sides))]
-        before = np.repeat(np.arange(len(steps)), [len(places) for places, _ in steps])
-        places, said = (np.concatenate(column) for column in zip(*steps, strict=True))
-        fewest = np.full((len(steps), self.all + 1), NEVER, np.int32)
+    def distances(self) -> Ints:
+        """Return the least number of tokens that complete the missing phrases: position x set of missing phrases."""
+        steps = [self._steps(position) for position in range(self.automaton.dead * len(self.tables))]
+        before = np.repeat(np.arange(len(steps)), [len(positions) for positions, _ in steps])
+        positions, matched = (np.concatenate(column) for column in zip(*steps, strict=True))
+        fewest = np.full((len(steps), self.all + 1), UNREACHABLE, np.int32)
         fewest[:, 0] = 0
-        for missing in range(1, self.all + 1):  # what is missing later is a smaller number
-            after = missing & ~said
-            says = after != missing
+        for missing in range(1, self.all + 1):  # a set that is missing later is a smaller number
+            after = missing & ~matched
+            completes = after != missing
             best = fewest[:, missing].copy()
-            np.minimum.at(best, before[says], fewest[places[says], after[says]] + 1)
-            turn = None
-            while turn is None or (turn != best).any():  # one more token at each turn
-                turn = best.copy()
-                np.minimum.at(best, before[~says], turn[places[~says]] + 1)
+            np.minimum.at(best, before[completes], fewest[positions[completes], after[completes]] + 1)
+            previous = None
+            while previous is None or (previous != best).any():  # one more token in each round
+                previous = best.copy()
+                np.minimum.at(best, before[~completes], previous[positions[~completes]] + 1)
             fewest[:, missing] = best
         return fewest
 
     @cached_property
-    def furthest(self) -> list[int]:
-        """Return the most tokens that any place may need for a set of missing phrases, if it can say them at all."""
-        return [int(most) for most in np.where(self.plan < NEVER, self.plan, 0).max(0)]
+    def max_distances(self) -> list[int]:
+        """Return the largest distance of any position, for each set of missing phrases."""
+        return [int(most) for most in np.where(self.distances < UNREACHABLE, self.distances, 0).max(0)]
 
-    def _steps(self, place: int) -> tuple[Ints, Ints]:
-        """Return the different things that one id of text can do in a place."""
-        row = self._row(place)
+    def _steps(self, position: int) -> tuple[Ints, Ints]:
+        """Return the different transitions of the ids that add text in a position."""
+        row = self._transitions(position)
         useful = row.open & ~self._silent & ~self._stopping
-        both = np.unique(row.places[useful].astype(np.int64) << MOST | row.said[useful])
-        return (both >> MOST).astype(np.int32), (both & ((1 << MOST) - 1)).astype(np.int32)
+        both = np.unique(row.positions[useful].astype(np.int64) << MAX_REQUIRED | row.matched[useful])
+        return (both >> MAX_REQUIRED).astype(np.int32), (both & ((1 << MAX_REQUIRED) - 1)).astype(np.int32)
 
-    def tokens_after(self, place: int, missing: int) -> Ints:
-        """Return how many tokens each id would still leave to be said."""
-        row = self.row(place)
-        left = self.plan[np.where(row.open, row.places, 0), missing & ~row.said]
-        left[self._stopping] = np.where(missing & ~row.said[self._stopping], NEVER, 0)
-        return np.where(row.open, left, NEVER)
+    def distances_after(self, position: int, missing: int) -> Ints:
+        """Return how many tokens are still needed after each id."""
+        row = self.transitions(position)
+        left = self.distances[np.where(row.open, row.positions, 0), missing & ~row.matched]
+        left[self._stopping] = np.where(missing & ~row.matched[self._stopping], UNREACHABLE, 0)
+        return np.where(row.open, left, UNREACHABLE)
 
-    def _mask(self, place: int, missing: int, left: int | None) -> Mask | None:
-        """Tell which ids leave enough tokens for what is missing."""
+    def _mask(self, position: int, missing: int, left: int | None) -> Mask | None:
+        """Return which ids leave enough tokens for the missing phrases."""
         if self.require:
-            allowed = self.tokens_after(place, missing) <= (NEVER - 1 if left is None else left - 1)
+            allowed = self.distances_after(position, missing) <= (UNREACHABLE - 1 if left is None else left - 1)
         else:
-            allowed = self.row(place).open
+            allowed = self.transitions(position).open
         return None if allowed.all() else torch.from_numpy(allowed)
 
 
 @dataclass(frozen=True)
 class PhraseConstraint:
-    """Where a row stands: in the automaton, in what it has yet to say, and in its length."""
+    """The state of a row: its position in the automaton, the phrases that it lacks, and the tokens left."""
 
-    book: CompiledPhrases
-    place: int
+    phrases: CompiledPhrases
+    position: int
     missing: int  # a bit for each required phrase
     left: int | None  # tokens that the row may still have
 
     def allowed(self) -> Mask | None:
-        """Tell which ids hold nothing forbidden, and leave room for what is missing."""
+        """Return which ids complete no forbidden phrase, and leave enough tokens for the missing ones."""
         left = self.left
-        if left is not None and (not self.missing or left > self.book.furthest[self.missing]):
-            left = None  # enough, wherever the next id leads
-        return self.book.mask(self.place, self.missing, left)
+        if left is not None and (not self.missing or left > self.phrases.max_distances[self.missing]):
+            left = None  # enough, whichever id comes next
+        return self.phrases.mask(self.position, self.missing, left)
 
-    def take(self, id: int) -> "PhraseConstraint":
-        """Return where the row stands after one more id."""
-        row = self.book.row(self.place)
+    def advance(self, id: int) -> "PhraseConstraint":
+        """Return the constraint after one more id."""
+        row = self.phrases.transitions(self.position)
         if not 0 <= id < len(row.open) or not row.open[id]:
             raise UsageError(f"forbid: want an id that is allowed here, got {id}")
         left = None if self.left is None else self.left - 1
-        return replace(self, place=int(row.places[id]), missing=self.missing & ~int(row.said[id]), left=left)
+        return replace(self, position=int(row.positions[id]), missing=self.missing & ~int(row.matched[id]), left=left)
 
     @property
     def finished(self) -> bool:
-        """Tell that the row may always go on."""
+        """Return False: the row may always continue."""
         return False
 
     @property
     def may_end(self) -> bool:
-        """Tell whether all is said."""
+        """Tell whether the row contains all required phrases."""
         return not self.missing
 
 
@@ -225,10 +226,10 @@ def _check(require: Sequence[bytes], forbid: Sequence[bytes]) -> None:
     for name, phrases in (("require", require), ("forbid", forbid)):
         if not all(phrases):
             raise ConfigError(name, want="phrases of one character or more", got="")
-    if len(require) > MOST:
-        raise ConfigError("require", want=f"at most {MOST} phrases", got=len(require))
+    if len(require) > MAX_REQUIRED:
+        raise ConfigError("require", want=f"at most {MAX_REQUIRED} phrases", got=len(require))
     size = sum(len(phrase) for phrase in [*require, *forbid])
-    most = PLANNED if require else LONGEST
+    most = MAX_REQUIRED_BYTES if require else MAX_BYTES
     if size > most:
         where = "require and forbid" if require and forbid else "require" if require else "forbid"
         raise ConfigError(where, want=f"phrases of at most {most} bytes together", got=size)

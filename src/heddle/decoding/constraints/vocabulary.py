@@ -1,4 +1,4 @@
-"""Vocabulary: what each id adds to a text, in bytes. Guides that follow a text need no more of a tokenizer."""
+"""Vocabulary of constrained decoding: the bytes that each id adds to a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Columns:
-    """All spellings byte by byte: the first byte of each id, the second of those that have one, and so on.
+class ByteColumns:
+    """The bytes of all ids by column: the first byte of each id, the second of those that have one, and so on.
 
-    The longest ids come first, so that those with a byte at some place stand in front; `back` puts them in order again.
+    The longest ids come first, so that those with a byte in a column are in front; `back` restores the order of ids.
     """
 
     def __init__(self, words: Sequence[bytes]) -> None:
@@ -26,32 +26,32 @@ class Columns:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What every id writes; kinds that join words by spaces spell an id otherwise where no text stands before it.
+    """The bytes of every id; some tokenizers spell an id differently at the beginning of a text.
 
-    A silent id writes nothing: a control token, or a hole in the vocabulary. A stop ends a row.
+    A silent id adds no text: a control token, or an unused id. A stop id ends a row.
     """
 
     inside: Sequence[bytes]  # after other text
-    first: Sequence[bytes]  # where nothing stands before; the same object where that makes no difference
-    fresh: frozenset[int] = frozenset()  # ids after which the next one is spelt as the first is
+    first: Sequence[bytes]  # at the beginning of a text; the same object where that makes no difference
+    fresh: frozenset[int] = frozenset()  # ids after which the next one is spelt as at the beginning
     silent: frozenset[int] = frozenset()
     stop: frozenset[int] = frozenset()
-    unknown: int | None = None  # stands for text that cannot be spelt, so that no grammar takes it
+    unknown: int | None = None  # stands for text without a token, so no grammar takes it
 
     def __len__(self) -> int:
         """Count the ids."""
         return len(self.inside)
 
     @property
-    def even(self) -> bool:
-        """Tell whether every id is spelt in one way alone."""
+    def uniform_spelling(self) -> bool:
+        """Tell whether every id is spelt the same everywhere."""
         return self.inside is self.first
 
     @cached_property
-    def sides(self) -> list[Columns]:
-        """Return the spellings byte by byte: inside a text, and where nothing stands before if that makes two."""
-        return [Columns(words) for words in ([self.inside] if self.even else [self.inside, self.first])]
+    def tables(self) -> list[ByteColumns]:
+        """Return the bytes by column: inside a text, and at its beginning if that differs."""
+        return [ByteColumns(words) for words in ([self.inside] if self.uniform_spelling else [self.inside, self.first])]
 
-    def freshly(self, id: int, fresh: bool) -> bool:
-        """Tell whether the id after this one is spelt as the first is."""
+    def next_fresh(self, id: int, fresh: bool) -> bool:
+        """Tell whether the id after this one is spelt as at the beginning."""
         return id in self.fresh or (fresh and id in self.silent)

@@ -1,81 +1,110 @@
-"""Contrastive search: of the likely tokens, one that says something new (Su et al. 2022).
+"""Contrastive search: of the most probable tokens, one that is unlike what came before (SimCTG, Su et al. 2022).
 
-Each candidate is read on trial. Its worth is (1 - contrast) * probability - contrast * likeness, where likeness is the
-largest cosine between its last vector and that of any token before it, prompt included. Of equals, the more probable
-wins.
+Each candidate is read on trial. Its score is (1 - contrast) * probability - contrast * similarity, where similarity is
+the largest cosine between its last hidden state and that of any token before it, prompt included. Ties go to the more
+probable candidate.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from heddle.core import UsageError
+from heddle.core import ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.decoding.runtime import FinishReason, Prefill, read_all, with_capacity
-from heddle.decoding.sampling import NEG_INF, NO_TOKEN, ContrastiveSearch, Logits, NextTokens, RowPosition, check_logits
+from heddle.decoding.generation.decoders import StepDecoder
+from heddle.decoding.generation.generation_config import GenerationConfig
+from heddle.decoding.generation.steps import StepStrategy
+from heddle.decoding.runtime import CaptureMode, FinishReason, Prefill, read_all, with_capacity
+from heddle.decoding.sampling import NEG_INF, NO_TOKEN, Logits, NextTokens, RowPosition, check_logits
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import State
 
 
-def shortened(start: Prefill, model: AutoregressiveModel) -> Prefill:
-    """Return an opening whose rows end where the model can still read what they end with, as the search must."""
-    last = model.max_length
-    if last is None:
-        return start
-    for prompt in start.prompts:
-        if len(prompt) >= last:
-            raise UsageError(f"prompt: want less than the {last} positions of the model, for contrast reads on trial")
-    cuts = tuple(
-        FinishReason.CONTEXT if end > last else cut for end, cut in zip(start.ends, start.cuts, strict=True)
-    )  # one token sooner than others, who need not read their last
-    return dataclasses.replace(start, ends=tuple(min(end, last) for end in start.ends), cuts=cuts)
+@part("contrastive")
+class ContrastiveSearch(StepStrategy):
+    """Contrastive search: of the top_k tokens, the one with the best balance of probability and novelty."""
+
+    compiles = False
+
+    top_k: int = 4
+    contrast: float = 0.6  # weight of novelty: 0 is greedy search, 1 ignores probability
+
+    def __post_init__(self) -> None:
+        check_at_least(1, top_k=self.top_k)
+        if not 0 <= self.contrast <= 1:
+            raise ConfigError("contrast", want="0 to 1", got=self.contrast)
+
+    def check(self, config: GenerationConfig) -> None:
+        """Refuse several samples."""
+        if config.samples > 1:
+            raise ConfigError("samples", want="1 with contrast, which draws nothing", got=config.samples)
+
+    def limit(self, model: AutoregressiveModel, prefill: Prefill) -> Prefill:
+        """End rows where the model can still read their last token, one token sooner than other strategies."""
+        last = model.max_length
+        if last is None:
+            return prefill
+        for prompt in prefill.prompts:
+            if len(prompt) >= last:
+                raise UsageError(f"prompt: want fewer tokens than the model's {last} positions, for contrastive search")
+        reasons = tuple(
+            FinishReason.CONTEXT if end > last else reason
+            for end, reason in zip(prefill.ends, prefill.end_reasons, strict=True)
+        )
+        return dataclasses.replace(prefill, ends=tuple(min(end, last) for end in prefill.ends), end_reasons=reasons)
+
+    def decoder(
+        self, model: AutoregressiveModel, prefill: Prefill, config: GenerationConfig, mode: CaptureMode | None
+    ) -> StepDecoder:
+        return ContrastiveDecoder(model, prefill, self)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Trial:
-    """What came of reading the candidates: which was chosen of each row, and all that was read."""
+    """The result of reading all candidates: which was chosen in each row, and all that was read."""
 
     best: Int[Tensor, " rows"]  # among all candidates of all rows
     vectors: Float[Tensor, "candidates width"]
     state: State
 
 
-class ContrastiveDecoder:
-    """Rows that grow by contrastive search: a `Walk`."""
+class ContrastiveDecoder(StepDecoder):
+    """Decodes by contrastive search."""
 
-    def __init__(self, model: AutoregressiveModel, start: Prefill, choice: ContrastiveSearch) -> None:
-        self.model, self.choice = model, choice
-        self.most = max(start.ends)
-        vectors, lengths, self.state = read_all(model, start, start.prompts)
-        places = torch.arange(vectors.shape[1], device=vectors.device)
-        self.real: Bool[Tensor, "rows length"] = places < lengths[:, None]
+    def __init__(self, model: AutoregressiveModel, prefill: Prefill, search: ContrastiveSearch) -> None:
+        self.model, self.search = model, search
+        self.max_length = max(prefill.ends)
+        vectors, lengths, self.state = read_all(model, prefill, prefill.prompts)
+        positions = torch.arange(vectors.shape[1], device=vectors.device)
+        self.real: Bool[Tensor, "rows length"] = positions < lengths[:, None]
         self.directions: Stream = _direction(vectors)
-        self.scores: Logits = model.head.logits(vectors[torch.arange(len(lengths)), lengths - 1])
+        self.logits: Logits = model.head.logits(vectors[torch.arange(len(lengths)), lengths - 1])
         self.trial: _Trial | None = None
 
-    def choose(self, scores: Logits, places: list[RowPosition]) -> NextTokens:
-        """Return the id of the best worth in each row."""
-        check_logits(scores)
-        odds, ids = scores.softmax(-1).topk(min(self.choice.top_k, scores.shape[-1]))
+    def choose(self, logits: Logits, positions: Sequence[RowPosition]) -> NextTokens:
+        """Return the id of the best candidate in each row."""
+        check_logits(logits)
+        probs, ids = logits.softmax(-1).topk(min(self.search.top_k, logits.shape[-1]))
         rows, k = ids.shape
         each = torch.arange(rows, device=ids.device).repeat_interleave(k)
-        length = max(place.length for place in places)
-        state = with_capacity(self.model, self.state.select(each), length + 1, self.most)
+        length = max(position.length for position in positions)
+        state = with_capacity(self.model, self.state.select(each), length + 1, self.max_length)
         vectors, state = self.model.step(ids.reshape(-1, 1), state)
-        likeness = _direction(vectors).view(rows, k, -1) @ self.directions.mT
-        likeness = likeness.masked_fill(~self.real[:, None], NEG_INF).amax(-1)
-        contrast = self.choice.contrast
-        worth = (1 - contrast) * odds.to(likeness.dtype) - contrast * likeness
-        best = worth.masked_fill(odds == 0, NEG_INF).argmax(-1)  # what has no odds is never said
+        similarity = _direction(vectors).view(rows, k, -1) @ self.directions.mT
+        similarity = similarity.masked_fill(~self.real[:, None], NEG_INF).amax(-1)
+        contrast = self.search.contrast
+        scores = (1 - contrast) * probs.to(similarity.dtype) - contrast * similarity
+        best = scores.masked_fill(probs == 0, NEG_INF).argmax(-1)  # a token of probability 0 is never chosen
         self.trial = _Trial(best + torch.arange(rows, device=ids.device) * k, vectors[:, -1], state)
-        nothing = scores.amax(-1) == NEG_INF
+        nothing = logits.amax(-1) == NEG_INF
         return ids.gather(1, best[:, None])[:, 0].masked_fill(nothing, NO_TOKEN)
 
     def advance(self, chosen: NextTokens, kept: Int[Tensor, " kept"] | None, length: int) -> Logits:
-        """Go on with the rows that are kept, by what was read of them on trial."""
+        """Continue the kept rows with what was read of them on trial."""
         assert self.trial is not None
         best, directions, real = self.trial.best, self.directions, self.real
         if kept is not None:

@@ -1,7 +1,7 @@
-"""Recorded: what a model does on a state of fixed size, made ready once and then done again and again.
+"""CUDA graphs: decoding steps on a state of static size, captured once and replayed; on a CPU they may be compiled.
 
-On a CUDA device it is a graph: one launch for all of its kernels, which read and write where they did when they were
-recorded. On a CPU it may be compiled alone.
+A captured graph launches all kernels of a step at once. They read and write the memory that they used when they were
+captured, so the state, the ids and the weights must stay in place.
 """
 
 import weakref
@@ -10,109 +10,123 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from types import FunctionType
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from heddle.core.system import enable_compile_cache
-from heddle.decoding.runtime.compiled_step import compile_for_cpu
 from heddle.decoding.runtime.limits import device_of
 from heddle.decoding.runtime.prefill import Prefill
-from heddle.decoding.sampling import GenerationConfig
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.kernels import supports_pdl
 from heddle.nn.state import State
 
-BUCKET = 256  # tokens by which rooms are rounded up, so that one serves many lengths
-ENOUGH = 32  # new tokens for which a step is worth recording
-KEPT = 2  # of a model's that are kept for later; each holds a state
-VARIANTS = 64  # compilations of one function, one for each model and shape
+BUCKET = 256  # capacities are rounded up to a multiple of it, so that one state serves many lengths
+WORTH_CAPTURING = 32  # new tokens from which on capturing a step pays
+MAX_CACHED = 2  # static states kept for each model
+RECOMPILE_LIMIT = 64  # compilations of one function, one for each model and shape
 BACKEND = "inductor"
 
-Found = TypeVar("Found")
+Compile = Literal["auto", "on", "off"]
+Output = TypeVar("Output")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class CaptureMode(StrEnum):
-    """How something is done again."""
+    """How a step is repeated."""
 
-    RECORDED = "recorded"  # as a graph of torch's own kernels; on a CPU, one by one
-    COMPILED = "compiled"  # as a graph of compiled kernels; on a CPU, compiled alone
+    CAPTURED = "captured"  # a CUDA graph of torch's own kernels; on a CPU, eager
+    COMPILED = "compiled"  # a CUDA graph of compiled kernels; on a CPU, compiled code
 
 
-def capture_mode(model: AutoregressiveModel, start: Prefill, config: GenerationConfig) -> CaptureMode | None:
-    """Return how the rows of an opening should go on; None: on a state that grows with them.
+def capture_mode(model: AutoregressiveModel, prefill: Prefill, compile: Compile) -> CaptureMode | None:
+    """Return how the steps of a generation run; None: eagerly, on a state that grows.
 
-    To be asked before the model is put at rest: weights in training stay where they are, so nothing is recorded of it.
+    Call it before `eval_mode`: nothing is captured of a model in training, whose weights must stay where they are.
     """
-    return None if model.training else requested_mode(model, start, config)
+    return None if model.training else requested_mode(model, prefill, compile)
 
 
-def requested_mode(model: AutoregressiveModel, start: Prefill, config: GenerationConfig) -> CaptureMode | None:
-    """Return what was asked for, or what pays by itself."""
-    if config.compile == "off":
+def requested_mode(model: AutoregressiveModel, prefill: Prefill, compile: Compile) -> CaptureMode | None:
+    """Return the mode that was requested; auto captures on a GPU when there are enough new tokens."""
+    if compile == "off":
         return None
-    if config.compile == "on":
-        return CaptureMode.COMPILED if model.worth_compiling() else CaptureMode.RECORDED
-    more = max(end - len(prompt) for end, prompt in zip(start.ends, start.prompts, strict=True))
-    return CaptureMode.RECORDED if device_of(model).type == "cuda" and more >= ENOUGH else None
+    if compile == "on":
+        return CaptureMode.COMPILED if model.worth_compiling() else CaptureMode.CAPTURED
+    new = max(end - len(prompt) for end, prompt in zip(prefill.ends, prefill.prompts, strict=True))
+    return CaptureMode.CAPTURED if device_of(model).type == "cuda" and new >= WORTH_CAPTURING else None
 
 
 def bucketed_capacity(model: AutoregressiveModel, length: int) -> int:
-    """Return the room of a state in which rows reach a length: rounded up, within the model's positions."""
-    room = -(-length // BUCKET) * BUCKET
-    return room if model.max_length is None else min(room, model.max_length)
+    """Return the capacity of a static state for a length: rounded up, within the model's positions."""
+    capacity = -(-length // BUCKET) * BUCKET
+    return capacity if model.max_length is None else min(capacity, model.max_length)
 
 
-# --- one act ----------------------------------------------------------------------------------------------------------
+# --- one captured step ------------------------------------------------------------------------------------------------
 
 
-def compiled(act: Callable[..., Found], device: torch.device) -> Callable[..., Found]:
-    """Return a function that is compiled when it is first called, and kept for later processes."""
+def compile_step(function: Callable[..., Output], device: torch.device) -> Callable[..., Output]:
+    """Return a function that is compiled at its first call; the compile cache keeps it for later processes."""
     enable_compile_cache()
     options: dict[str, str | int | bool | Callable[..., object]] = {"triton.enable_pdl": supports_pdl(device)}
     if BACKEND != "inductor":
-        return torch.compile(act, fullgraph=True, dynamic=False, backend=BACKEND)
+        return torch.compile(function, fullgraph=True, dynamic=False, backend=BACKEND)
     if device.type == "cpu":
-        return compile_for_cpu(act)
-    return torch.compile(act, fullgraph=True, dynamic=False, options=options)
+        return compile_for_cpu(function)
+    return torch.compile(function, fullgraph=True, dynamic=False, options=options)
 
 
-class CapturedGraph(Generic[Found]):
-    """A function of a model and of tensors, the first and more, that stay where they are."""
+def compile_for_cpu(function: Function) -> Function:
+    """Return a function compiled for the tensors of its first call, without guards: call it with no others.
 
-    def __init__(self, function: Callable[..., Found], given: tuple[Any, ...], kind: CaptureMode) -> None:
-        self.function, self.given, self.kind, self.device = function, given, kind, given[0].device
-        self.take = compiled(function, self.device) if kind is CaptureMode.COMPILED else function
-        self.made = False  # whether it was taken before, so that nothing is left to compile
+    Torch's guards, which check before every call whether all weights are the same, take more than a tenth of a small
+    model's step. `StaticState.begin` checks once for each generation instead. Each function gets a code object of its
+    own, because torch caches what it compiled by code object.
+    """
+    assert isinstance(function, FunctionType)
+    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__)
+    unguarded: dict[str, Any] = {"guard_filter_fn": lambda guards: [False] * len(guards), "size_asserts": False}
+    return torch.compile(own, fullgraph=True, dynamic=False, options=unguarded)  # type: ignore[return-value]
+
+
+class CapturedGraph(Generic[Output]):
+    """A function of a model and of tensors that stay in place, captured as a CUDA graph on a GPU."""
+
+    def __init__(self, function: Callable[..., Output], inputs: tuple[Any, ...], mode: CaptureMode) -> None:
+        self.function, self.inputs, self.mode, self.device = function, inputs, mode, inputs[0].device
+        self.call = compile_step(function, self.device) if mode is CaptureMode.COMPILED else function
+        self.warm = False  # it was called before, so nothing is left to compile
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.found: Found | None = None  # where the graph leaves what it finds
+        self.output: Output | None = None  # where the graph writes its output
 
-    def run(self, model: AutoregressiveModel) -> Found:
-        """Do it; what a graph finds is to be read before the next time."""
-        if self.graph is None or self.found is None:
+    def run(self, model: AutoregressiveModel) -> Output:
+        """Run it; read the output of a graph before the next run, which overwrites it."""
+        if self.graph is None or self.output is None:
             return self._call(model)
         self.graph.replay()
-        return self.found
+        return self.output
 
-    def prepare(self, model: AutoregressiveModel) -> None:
-        """Make ready for weights that lie elsewhere; on a GPU it is done a few times, and writes where it writes."""
+    def recapture(self, model: AutoregressiveModel) -> None:
+        """Capture or compile anew for weights at other addresses; on a GPU this runs the function a few times."""
         if self.device.type == "cuda":
-            self._record(model)
-        elif self.kind is CaptureMode.COMPILED:
-            self.take, self.made = compiled(self.function, self.device), False
+            self._capture(model)
+        elif self.mode is CaptureMode.COMPILED:
+            self.call, self.warm = compile_step(self.function, self.device), False
 
-    def _call(self, model: AutoregressiveModel) -> Found:
-        if self.kind is not CaptureMode.COMPILED or self.made:
-            return self.take(model, *self.given)
-        with torch._dynamo.config.patch(recompile_limit=VARIANTS):
-            found = self.take(model, *self.given)
-        self.made = True
-        return found
+    def _call(self, model: AutoregressiveModel) -> Output:
+        if self.mode is not CaptureMode.COMPILED or self.warm:
+            return self.call(model, *self.inputs)
+        with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
+            output = self.call(model, *self.inputs)
+        self.warm = True
+        return output
 
-    def _record(self, model: AutoregressiveModel) -> None:
-        """Record it, after it was done twice so that all of its kernels are made."""
-        self.graph, self.found, self.made = None, None, False
+    def _capture(self, model: AutoregressiveModel) -> None:
+        """Capture the graph, after two warm-up runs that compile all kernels."""
+        self.graph, self.output, self.warm = None, None, False
         with torch.cuda.device(self.device):
             current, side = torch.cuda.current_stream(), torch.cuda.Stream()
             side.wait_stream(current)
@@ -123,70 +137,70 @@ class CapturedGraph(Generic[Found]):
             graph = torch.cuda.CUDAGraph()
             try:
                 with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                    found = self._call(model)
-            except RuntimeError:  # a part asks the host for something; then it is done kernel by kernel
+                    output = self._call(model)
+            except RuntimeError:  # a part synchronizes with the host; then it runs kernel by kernel
                 torch.cuda.set_stream(current)
                 torch.cuda.synchronize()
                 return
-        self.graph, self.found = graph, found
+        self.graph, self.output = graph, output
 
 
-# --- a state of fixed size --------------------------------------------------------------------------------------------
+# --- a state of static size -------------------------------------------------------------------------------------------
 
 
-class StaticState(ABC):  # noqa: B024 - what is done on the state is for each kind to say
-    """A state of fixed size, and the acts on it. It does not hold on to its model."""
+class StaticState(ABC):  # noqa: B024 - subclasses add the steps
+    """A state of static size and the captured steps on it. It holds no reference to its model."""
 
-    def __init__(self, state: State, acts: Sequence[CapturedGraph[Any]], key: object) -> None:
-        self.state, self.acts, self.key = state, acts, key
-        self.weights: list[tuple[weakref.ref[Tensor], int]] = []  # what the acts read, and where it lay
-        self.tables: list[Tensor] = []  # of it, what longer rows may replace in the model while these still grow
+    def __init__(self, state: State, graphs: Sequence[CapturedGraph[Any]], key: object) -> None:
+        self.state, self.graphs, self.key = state, graphs, key
+        self.weights: list[tuple[weakref.ref[Tensor], int]] = []  # what the graphs read, and its address
+        self.tables: list[Tensor] = []  # kept alive: longer rows may replace them in the model while these still grow
 
     def begin(self, model: AutoregressiveModel, state: State) -> None:
-        """Go on from another state; the acts are made ready anew if the model's weights have moved."""
+        """Copy in another state; recapture if the model's weights have moved."""
         self.state.copy_from(state)
-        if self._knows(model):
+        if self._same_weights(model):
             return
-        for act in self.acts:
-            act.prepare(model)
+        for graph in self.graphs:
+            graph.recapture(model)
         self.weights = [(weakref.ref(t), t.data_ptr()) for t in chain(model.parameters(), model.buffers())]
         self.tables = list(model.buffers())
         self.state.copy_from(state)
 
-    def _knows(self, model: AutoregressiveModel) -> bool:
-        """Tell whether all that the acts read is where it was."""
+    def _same_weights(self, model: AutoregressiveModel) -> bool:
+        """Tell whether all that the graphs read is at the same address."""
         now = list(chain(model.parameters(), model.buffers()))
         same = len(now) == len(self.weights)
         return same and all(t is own() and t.data_ptr() == at for t, (own, at) in zip(now, self.weights, strict=True))
 
-    def rest(self) -> None:
-        """Wait until nothing of it is at work, before its memory goes."""
-        if any(act.graph is not None for act in self.acts):
+    def synchronize(self) -> None:
+        """Wait until no graph is running, before its memory is freed."""
+        if any(graph.graph is not None for graph in self.graphs):
             torch.cuda.synchronize(self.state.lengths.device)
 
 
-Kept = TypeVar("Kept", bound=StaticState)
+S = TypeVar("S", bound=StaticState)
 
-_KEPT: "weakref.WeakKeyDictionary[nn.Module, OrderedDict[object, StaticState]]" = weakref.WeakKeyDictionary()
+_CACHED: "weakref.WeakKeyDictionary[nn.Module, OrderedDict[object, StaticState]]" = weakref.WeakKeyDictionary()
 
 
-def acquire(model: AutoregressiveModel, key: object, make: Callable[[object], Kept]) -> Kept:
-    """Return what is kept of a model under a key, or make it; nobody else has it meanwhile."""
-    found: Any = _KEPT.get(model, OrderedDict()).pop(key, None)
+def acquire(model: AutoregressiveModel, key: object, make: Callable[[object], S]) -> S:
+    """Take a model's static state for a key out of the cache, or make one."""
+    found: Any = _CACHED.get(model, OrderedDict()).pop(key, None)
     return make(key) if found is None else found
 
 
-def release(model: AutoregressiveModel, fixed: StaticState) -> None:
-    """Keep it for later; of many, the latest are kept."""
-    kept = _KEPT.setdefault(model, OrderedDict())
-    if (before := kept.pop(fixed.key, None)) is not None:
-        before.rest()
-    kept[fixed.key] = fixed
-    while len(kept) > KEPT:
-        kept.popitem(last=False)[1].rest()
+def release(model: AutoregressiveModel, static: StaticState) -> None:
+    """Return a static state to the cache, which keeps the latest few."""
+    cached = _CACHED.setdefault(model, OrderedDict())
+    if (before := cached.pop(static.key, None)) is not None:
+        before.synchronize()
+    cached[static.key] = static
+    while len(cached) > MAX_CACHED:
+        cached.popitem(last=False)[1].synchronize()
 
 
 def clear_static_states(model: AutoregressiveModel) -> None:
-    """Give back the memory of all that is kept of a model."""
-    for fixed in _KEPT.pop(model, OrderedDict()).values():
-        fixed.rest()
+    """Free all cached static states of a model."""
+    for static in _CACHED.pop(model, OrderedDict()).values():
+        static.synchronize()

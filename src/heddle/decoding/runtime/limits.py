@@ -1,4 +1,4 @@
-"""Reach: what a model can take (ids, lengths, room), and how it is held while it is used."""
+"""Limits of a model (ids, context length, KV cache), padding of rows, and evaluation mode."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -14,16 +14,16 @@ from heddle.nn.base import Module
 
 
 def check_prompt(model: AutoregressiveModel, prompt: Sequence[int], begin: int | None = None) -> Sequence[int]:
-    """Return a prompt that the model can go on from, an empty one begun with `begin`; refuse any other."""
-    return _checked(model, model.decoder_tower, prompt, begin, "prompt")
+    """Return the prompt, or `begin` if it is empty; refuse unknown ids and prompts beyond the context."""
+    return _check_ids(model, model.decoder_tower, prompt, begin, "prompt")
 
 
 def check_source(model: AutoregressiveModel, source: Sequence[int], begin: int | None = None) -> Sequence[int]:
-    """Return a source that the encoder can read, an empty one made of `begin` alone; refuse any other."""
-    return _checked(model, model.source_tower, source, begin, "source")
+    """Return the source, or `begin` if it is empty; refuse what the encoder cannot read."""
+    return _check_ids(model, model.source_tower, source, begin, "source")
 
 
-def _checked(
+def _check_ids(
     model: AutoregressiveModel, reader: BaseTower, ids: Sequence[int], begin: int | None, what: str
 ) -> Sequence[int]:
     if not len(ids):
@@ -39,7 +39,7 @@ def _checked(
 
 
 def fits_context(model: AutoregressiveModel, length: int) -> bool:
-    """Tell whether a model can go on from so many tokens."""
+    """Tell whether a model can continue a prompt of this length."""
     return _within(model, model.decoder_tower, length)
 
 
@@ -48,24 +48,24 @@ def _within(model: AutoregressiveModel, reader: BaseTower, length: int) -> bool:
 
 
 def has_kv_cache(reader: Module) -> bool:
-    """Tell whether a stack keeps something of every token, as attention does; a recurrent one reads on for ever."""
+    """Tell whether a stack has a KV cache, which grows with every token; a recurrent stack has no limit of length."""
     return any(m.state_elements() for m in reader.modules() if isinstance(m, Module))
 
 
 def decodes_with_kv_cache(model: AutoregressiveModel) -> bool:
-    """Tell whether what a model writes goes through caches."""
+    """Tell whether a model generates with a KV cache."""
     return has_kv_cache(model.decoder_tower)
 
 
 def device_of(model: Model) -> torch.device:
-    """Return where the model's weights are."""
+    """Return the device of the model's weights."""
     return next(model.parameters()).device
 
 
 def pad_rows(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Ids, Int[Tensor, " batch"] | None]:
-    """Return rows as one tensor, padded on the right, and their lengths; None where all are of one length.
+    """Return rows as one tensor, padded on the right, and their lengths; None if all lengths are equal.
 
-    Rows of one length spare attention the masking and recurrent parts the sorting.
+    Without lengths, attention needs no mask and recurrent layers need no sorting.
     """
     lengths = [len(row) for row in rows]
     longest = max(lengths)
@@ -75,11 +75,11 @@ def pad_rows(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Ids, 
 
 @contextlib.contextmanager
 def eval_mode(model: Model) -> Iterator[None]:
-    """Switch dropout off for a while."""
-    busy = [module for module in model.modules() if module.training]
+    """Put a model into evaluation mode (no dropout) and restore the mode of each module afterwards."""
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        for module in busy:
+        for module in training:
             module.training = True

@@ -1,107 +1,90 @@
-"""Opening: what is read before the first new token (prompts, and the sources of an encoder-decoder), and its state."""
+"""Prefill: read all prompts (and the sources of an encoder-decoder) before the first new token, chunk by chunk."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.constraints import Constraint
+from heddle.core.shapes import Stream
 from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, pad_rows
-from heddle.decoding.runtime.prefix_cache import PrefixCache, shared
-from heddle.decoding.sampling import GenerationConfig
+from heddle.decoding.runtime.prefix_cache import PrefixCache, common_prefixes
+from heddle.decoding.runtime.requests import FinishReason, Prompt, Request
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import KVCacheConfig, State
 
-Prompt = Sequence[int]
 Vectors = Float[Tensor, "batch width"]
 
-SPARE = 128  # room for new tokens at first; it doubles when it is full, so that a long wish costs nothing by itself
-SLACK = 10  # new tokens that any source may have, however short, before `How.stretch` counts
-
-
-class FinishReason(StrEnum):
-    """Why a row ended."""
-
-    STOP = "stop"  # it gave one of the ids to stop at
-    LENGTH = "length"  # it has as many tokens as were asked for
-    CONTEXT = "context"  # the model has no positions left
-    TIME = "time"  # the seconds that were given are over
-    STUCK = "stuck"  # nothing may follow: what it must obey, or what is banned, leaves no token
+SPARE = (
+    128  # capacity for new tokens at first; it doubles when full, so that a large max_tokens costs nothing by itself
+)
+SLACK = 10  # new tokens that every row may have beyond `stretch` times its source
 
 
 @dataclass(frozen=True)
-class Request:
-    """What one row is asked for: to go on from ids, given a source where the model reads one, obeying a guide."""
+class PrefillOptions:
+    """The settings of a generation that prefill depends on."""
 
-    ids: Prompt = ()  # of an encoder-decoder: how the target begins
-    source: Prompt | None = None
-    constraint: Constraint | None = None
-
-
-def make_requests(prompts: Sequence[Prompt], sources: Sequence[Prompt] | None = None) -> list[Request]:
-    """Return prompts, with a source for each where there are any, as requests without a guide."""
-    if sources is None:
-        return [Request(prompt) for prompt in prompts]
-    if len(sources) != len(prompts):
-        raise UsageError(f"source: want {len(prompts)}, one for each row, got {len(sources)}")
-    return [Request(prompt, source) for prompt, source in zip(prompts, sources, strict=True)]
+    max_tokens: int  # new tokens of each row
+    stretch: float | None  # new tokens for each token of the source
+    begin: int | None  # the id that an empty prompt starts from
+    chunk: int  # tokens of each row read at once
+    cache: KVCacheConfig
 
 
 @dataclass(frozen=True)
 class Prefill:
-    """Prompts that a model can read, with a source for each where it is an encoder-decoder, and how it reads them."""
+    """Prompts that a model can read, with the sources of an encoder-decoder, and how far each row may go."""
 
-    prompts: tuple[Prompt, ...]  # of an encoder-decoder: how the target begins
+    prompts: tuple[Prompt, ...]  # with an encoder-decoder: the beginning of each target
     sources: tuple[Prompt, ...] | None
-    ends: tuple[int, ...]  # the length, prompt included, at which each row must stop
-    cuts: tuple[FinishReason, ...]  # why it must stop there
+    ends: tuple[int, ...]  # the length, prompt included, at which each row must end
+    end_reasons: tuple[FinishReason, ...]  # why it must end there
     chunk: int  # tokens of each row read at once
     cache: KVCacheConfig
-    prefix_cache: PrefixCache | None  # what was read before, and what is read now
+    prefix_cache: PrefixCache | None  # reads from it and adds to it
 
     @property
-    def most(self) -> int:
-        """Return the room that the longest row may come to need; the last token is never read."""
+    def max_length(self) -> int:
+        """Return the length of state that the longest row may need; its last token is never read."""
         return max(self.ends) - 1
 
-    def read(self, model: AutoregressiveModel) -> tuple[Float[Tensor, "batch vocab"], State]:
-        """Read all prompts side by side, a chunk at a time; return the scores of each next token, and the state."""
+    def run(self, model: AutoregressiveModel) -> tuple[Float[Tensor, "batch vocab"], State]:
+        """Read all prompts side by side, chunk by chunk; return the logits of each next token, and the state."""
         if self.prefix_cache is None:
-            vectors, state = self._read_on(model, range(len(self.prompts)), None)
+            vectors, state = self._continue(model, range(len(self.prompts)), None)
         else:
-            vectors, state = self._read_known(model, self.prefix_cache)
+            vectors, state = self._run_cached(model, self.prefix_cache)
         return model.head.logits(vectors), state
 
-    def first_state(self, model: AutoregressiveModel, room: int) -> State:
-        """Return the state before anything of the prompts was read, after the sources were."""
-        return self._begin(model, range(len(self.prompts)), room)
+    def initial_state(self, model: AutoregressiveModel, capacity: int) -> State:
+        """Return the state before the prompts; the sources are encoded."""
+        return self._initial_state(model, range(len(self.prompts)), capacity)
 
-    def _begin(self, model: AutoregressiveModel, rows: Sequence[int], room: int) -> State:
+    def _initial_state(self, model: AutoregressiveModel, rows: Sequence[int], capacity: int) -> State:
         memory = None
         if self.sources is not None:
             memory = model.encode(*pad_rows([self.sources[row] for row in rows], device_of(model)))
-        state = model.new_state(len(rows), room, memory)
+        state = model.new_state(len(rows), capacity, memory)
         return dataclasses.replace(state, cache=self.cache)
 
-    def _read_on(self, model: AutoregressiveModel, rows: Sequence[int], state: State | None) -> tuple[Vectors, State]:
-        """Read what is left of some prompts after a state; return each row's last vector, and the new state."""
+    def _continue(self, model: AutoregressiveModel, rows: Sequence[int], state: State | None) -> tuple[Vectors, State]:
+        """Read the rest of some prompts after a state; return each row's last vector, and the new state."""
         seen = [0] * len(rows) if state is None else state.lengths.tolist()
         left = [self.prompts[row][length:] for row, length in zip(rows, seen, strict=True)]
         ids, lengths = pad_rows(left, device_of(model))
-        room = min(self.most, max(len(self.prompts[row]) for row in rows) + SPARE)
+        capacity = min(self.max_length, max(len(self.prompts[row]) for row in rows) + SPARE)
         last: Tensor | None = None
         for start in range(0, ids.shape[1], self.chunk):
             piece = ids[:, start : start + self.chunk]
             reached = max(min(n + len(rest), n + start + self.chunk) for n, rest in zip(seen, left, strict=True))
             if state is None:
-                state = self._begin(model, rows, room if reached + self.chunk > room else reached)
-            state = with_capacity(model, state, reached, room)
+                state = self._initial_state(model, rows, capacity if reached + self.chunk > capacity else reached)
+            state = with_capacity(model, state, reached, capacity)
             new = None if lengths is None else (lengths - start).clamp(0, piece.shape[1])
             vectors, state = model.step(piece, state, new=new)
             last = _last(vectors, None if lengths is None else lengths - 1 - start, last)
@@ -109,31 +92,31 @@ class Prefill:
         assert state is not None
         return last, state
 
-    def _read_known(self, model: AutoregressiveModel, prefix_cache: PrefixCache) -> tuple[Vectors, State]:
-        """Read all prompts, each from the longest beginning of it that is known; what several share is read first."""
+    def _run_cached(self, model: AutoregressiveModel, prefix_cache: PrefixCache) -> tuple[Vectors, State]:
+        """Read all prompts, each from its longest cached prefix; prefixes that several share are read first."""
         rows = self.rows()
-        common = [one for one in shared(rows) if not prefix_cache.knows(*one, self.cache)]
+        common = [one for one in common_prefixes(rows) if not prefix_cache.contains(*one, self.cache)]
         if common:
             sources = None if self.sources is None else tuple(source for _, source in common if source is not None)
-            begun = dataclasses.replace(self, prompts=tuple(ids for ids, _ in common), sources=sources)
-            begun._go_on(model, prefix_cache)
-        return self._go_on(model, prefix_cache)
+            prefixes = dataclasses.replace(self, prompts=tuple(ids for ids, _ in common), sources=sources)
+            prefixes._run_from_cache(model, prefix_cache)
+        return self._run_from_cache(model, prefix_cache)
 
-    def _go_on(self, model: AutoregressiveModel, prefix_cache: PrefixCache) -> tuple[Vectors, State]:
-        """Read each prompt from the longest beginning of it that is known, and remember all of it."""
+    def _run_from_cache(self, model: AutoregressiveModel, prefix_cache: PrefixCache) -> tuple[Vectors, State]:
+        """Read each prompt from its longest cached prefix, and store the state after it."""
         rows = self.rows()
         found = [prefix_cache.find(ids[:-1], source, self.cache) for ids, source in rows]
-        prefix_cache.reused += sum(one.length for one in found if one is not None)
-        fresh = [row for row, one in enumerate(found) if one is None]
-        known = [row for row, one in enumerate(found) if one is not None]
-        parts = [self._read_on(model, fresh, None)] if fresh else []
-        if known:
-            parts.append(self._read_on(model, known, State.join([one.state for one in found if one is not None])))
+        prefix_cache.reused_tokens += sum(one.length for one in found if one is not None)
+        uncached = [row for row, one in enumerate(found) if one is None]
+        cached = [row for row, one in enumerate(found) if one is not None]
+        parts = [self._continue(model, uncached, None)] if uncached else []
+        if cached:
+            parts.append(self._continue(model, cached, State.join([one.state for one in found if one is not None])))
         vectors, state = torch.cat([part[0] for part in parts]), State.join([part[1] for part in parts])
-        order = torch.tensor([*fresh, *known]).argsort()
+        order = torch.tensor([*uncached, *cached]).argsort()
         vectors, state = vectors[order.to(vectors.device)], state.select(order.tolist())
         for row, (ids, source) in enumerate(rows):
-            prefix_cache.keep(ids, state, source, row=row)
+            prefix_cache.store(ids, state, source, row=row)
         return vectors, state
 
     def rows(self) -> list[tuple[Prompt, Prompt | None]]:
@@ -143,7 +126,7 @@ class Prefill:
 
 
 def _last(vectors: Tensor, index: Int[Tensor, " batch"] | None, before: Tensor | None) -> Vectors:
-    """Return each row's vector at an index; where it lies outside of these, what was found before."""
+    """Return each row's vector at an index; if the index is in another chunk, the vector found before."""
     if index is None:
         return vectors[:, -1]
     inside = index.clamp(0, vectors.shape[1] - 1)
@@ -154,43 +137,58 @@ def _last(vectors: Tensor, index: Int[Tensor, " batch"] | None, before: Tensor |
 def prepare_prefill(
     model: AutoregressiveModel,
     requests: Sequence[Request],
-    config: GenerationConfig,
+    options: PrefillOptions,
     prefix_cache: PrefixCache | None = None,
 ) -> Prefill:
-    """Check prompts and sources, and say how far each row may go."""
+    """Check prompts and sources, and compute how far each row may go."""
     if prefix_cache is not None and prefix_cache.model is not model:
-        raise UsageError("prefixes: want those of the model itself, got those of another")
-    filled = tuple(check_prompt(model, request.ids, config.begin) for request in requests)
-    read = _sources(model, requests, config)
-    wanted = [len(prompt) + config.max_tokens for prompt in filled]
-    if config.stretch is not None and read is not None:
-        limits = [len(p) + SLACK + math.ceil(config.stretch * len(s)) for p, s in zip(filled, read, strict=True)]
+        raise UsageError("prefix_cache: want one of this model, got one of another")
+    prompts = tuple(check_prompt(model, request.ids, options.begin) for request in requests)
+    sources = _sources(model, requests, options)
+    wanted = [len(prompt) + options.max_tokens for prompt in prompts]
+    if options.stretch is not None and sources is not None:
+        limits = [len(p) + SLACK + math.ceil(options.stretch * len(s)) for p, s in zip(prompts, sources, strict=True)]
         wanted = [min(pair) for pair in zip(wanted, limits, strict=True)]
     last = None if model.max_length is None else model.max_length + 1
     ends = tuple(end if last is None else min(end, last) for end in wanted)
-    cuts = tuple(
-        FinishReason.LENGTH if end == wish else FinishReason.CONTEXT for end, wish in zip(ends, wanted, strict=True)
+    end_reasons = tuple(
+        FinishReason.LENGTH if end == limit else FinishReason.CONTEXT for end, limit in zip(ends, wanted, strict=True)
     )
-    return Prefill(filled, read, ends, cuts, config.chunk, config.cache, prefix_cache)
+    return Prefill(prompts, sources, ends, end_reasons, options.chunk, options.cache, prefix_cache)
 
 
 def _sources(
-    model: AutoregressiveModel, requests: Sequence[Request], config: GenerationConfig
+    model: AutoregressiveModel, requests: Sequence[Request], options: PrefillOptions
 ) -> tuple[Prompt, ...] | None:
-    given = [request.source for request in requests if request.source is not None]
+    sources = [request.source for request in requests if request.source is not None]
     if not model.reads_source:
-        if given:
-            raise UsageError("source: want none, for a language model has no encoder to read it")
+        if sources:
+            raise UsageError("source: want none, for a language model has no encoder")
         return None
-    if len(given) < len(requests):
-        raise UsageError("source: want one for each row, for an encoder-decoder writes what its source says")
-    return tuple(check_source(model, source, config.begin) for source in given)
+    if len(sources) < len(requests):
+        raise UsageError("source: want one for each row, for the encoder to read")
+    return tuple(check_source(model, source, options.begin) for source in sources)
 
 
-def with_capacity(model: AutoregressiveModel, state: State, length: int, most: int) -> State:
-    """Return a state in which rows may reach a length; what is added doubles, up to the most that is wanted."""
+def with_capacity(model: AutoregressiveModel, state: State, length: int, max_length: int) -> State:
+    """Return a state with capacity for a length; a full state doubles its capacity, up to a maximum length."""
     if length <= state.capacity:
         return state
-    room = max(length, min(most, 2 * state.capacity))
-    model.decoder_tower.position.reserve(room)
-    return state.resize(room)
+    capacity = max(length, min(max_length, 2 * state.capacity))
+    model.decoder_tower.position.reserve(capacity)
+    return state.resize(capacity)
+
+
+def read_all(
+    model: AutoregressiveModel, prefill: Prefill, rows: Sequence[Prompt]
+) -> tuple[Stream, Int[Tensor, " batch"], State]:
+    """Read rows that start with the prompts; return all hidden states, padded on the right, the lengths, the state."""
+    ids, new = pad_rows(rows, device_of(model))
+    state, pieces = prefill.initial_state(model, ids.shape[1]), []
+    for first in range(0, ids.shape[1], prefill.chunk):
+        piece = ids[:, first : first + prefill.chunk]
+        real = None if new is None else (new - first).clamp(0, piece.shape[1])
+        vectors, state = model.step(piece, state, new=real)
+        pieces.append(vectors)
+    lengths = torch.full((len(ids),), ids.shape[1], device=ids.device) if new is None else new
+    return torch.cat(pieces, 1), lengths, state

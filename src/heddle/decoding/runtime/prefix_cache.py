@@ -1,8 +1,8 @@
-"""Prefixes: states after beginnings that were read before, so that requests which share one read it once.
+"""Prefix cache: states after prompt prefixes that were read before, so that requests share their common prefix.
 
-A state with a cache of every token serves any beginning of what it has read. One with hidden vectors, or with a cache
-of a window, serves what it has read as a whole (a window gives back a few tokens). What a model remembers of a target
-depends on its source, so beginnings are kept apart by source.
+A state with a full KV cache serves any prefix of what it has read. A recurrent state, or the KV cache of a sliding
+window, serves only the whole of it (a window can be rewound by a few tokens). The state of a decoder depends on the
+source, so entries are kept apart by source.
 """
 
 import itertools
@@ -22,120 +22,124 @@ from heddle.nn.state import FullKVCacheConfig, KVCacheConfig, State
 Ids = NDArray[np.int64]
 
 BUDGET = 1 << 28  # bytes
-SHORTEST = 4  # tokens; beginnings that are shorter are read faster than they are found and copied
+SHORTEST = 4  # tokens; shorter prefixes are faster to read than to find and copy
 
 
 @dataclass(frozen=True)
 class PrefixMatch:
-    """A state of one row that has read so many of some ids; it belongs to the store, and must not be gone on from."""
+    """The state of one row after the first `length` ids. It belongs to the cache: copy it before stepping."""
 
     state: State
     length: int
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """What was read, and the state after it."""
+class _Entry:
+    """The ids that were read, and the state after them."""
 
     ids: Ids
     state: State
     size: int  # bytes
 
     def serves(self, ids: Ids) -> int:
-        """Return how many of some ids this state can stand for."""
-        common = _common(self.ids, ids)
+        """Return how many of the first ids this state can be rewound to."""
+        common = _common_length(self.ids, ids)
         return common if self.state.can_rewind(len(self.ids) - common) else 0
 
 
-Place = tuple[tuple[int, ...] | None, KVCacheConfig]  # what a beginning depends on: its source, and how caches are kept
-Name = tuple[Place, bytes]
+_Scope = tuple[tuple[int, ...] | None, KVCacheConfig]  # what a state depends on besides the ids: source, kind of cache
+_Key = tuple[_Scope, bytes]
 
 
 @final
 class PrefixCache:
-    """A store of states of one model by what they have read; the least lately used go when the bytes run out.
+    """States of one model by the ids they have read; beyond a budget of bytes the least recently used are dropped.
 
-    It knows nothing of training: after the weights change, `clear` it.
+    Call `clear` after the weights change.
     """
 
     def __init__(self, model: AutoregressiveModel, budget: int = BUDGET) -> None:
         if budget < 1:
             raise ConfigError("budget", want="at least 1 byte", got=budget)
         self.model, self.budget = model, budget
-        self.held = 0  # bytes
-        self.reused = 0  # tokens that need not be read again, so far
-        self._kept: OrderedDict[Name, _Kept] = OrderedDict()
+        self.used_bytes = 0
+        self.reused_tokens = 0  # so far
+        self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._kept.clear()
-        self.held = 0
+        """Drop all entries."""
+        self._entries.clear()
+        self.used_bytes = 0
 
     def find(
         self, ids: Sequence[int], source: Sequence[int] | None = None, cache: KVCacheConfig | None = None
     ) -> PrefixMatch | None:
-        """Return the state after the longest known beginning of some ids; None: none is worth its copy."""
-        wanted, place = np.asarray(ids, dtype=np.int64), _place(source, cache)
-        served = [(kept.serves(wanted), name) for name, kept in self._kept.items() if name[0] == place]
-        length, name = max(served, key=lambda found: found[0], default=(0, None))
-        if name is None or length < SHORTEST:
+        """Return the state after the longest cached prefix of some ids; None: none is worth copying."""
+        wanted, scope = np.asarray(ids, dtype=np.int64), _scope(source, cache)
+        served = [(entry.serves(wanted), key) for key, entry in self._entries.items() if key[0] == scope]
+        length, key = max(served, key=lambda found: found[0], default=(0, None))
+        if key is None or length < SHORTEST:
             return None
-        self._kept.move_to_end(name)
-        state = self._kept[name].state
+        self._entries.move_to_end(key)
+        state = self._entries[key].state
         return PrefixMatch(state.rewind(torch.full_like(state.lengths, length)), length)
 
-    def keep(self, ids: Sequence[int], state: State, source: Sequence[int] | None = None, row: int = 0) -> None:
-        """Remember a row of a state that has read exactly these ids; it is copied, and cut to what was read."""
+    def store(self, ids: Sequence[int], state: State, source: Sequence[int] | None = None, row: int = 0) -> None:
+        """Store a copy of one row of a state that has read exactly these ids."""
         read = np.asarray(ids, dtype=np.int64)
-        name = (_place(source, state.cache), read.tobytes())
-        if len(read) < SHORTEST or name in self._kept:
+        key = (_scope(source, state.cache), read.tobytes())
+        if len(read) < SHORTEST or key in self._entries:
             return
         own = state.select(torch.tensor([row], device=state.lengths.device)).resize(len(read))
-        kept = _Kept(read, own, own.nbytes())
-        if kept.size > self.budget:
+        entry = _Entry(read, own, own.nbytes())
+        if entry.size > self.budget:
             return
-        for other in [n for n, k in self._kept.items() if n[0] == name[0] and kept.serves(k.ids) == len(k.ids)]:
-            self._drop(other)  # the new one can do all that this one could
-        self._kept[name] = kept
-        self.held += kept.size
-        while self.held > self.budget:
-            self._drop(next(iter(self._kept)))
+        for other in [k for k, e in self._entries.items() if k[0] == key[0] and entry.serves(e.ids) == len(e.ids)]:
+            self._drop(other)  # the new entry serves all that this one could
+        self._entries[key] = entry
+        self.used_bytes += entry.size
+        while self.used_bytes > self.budget:
+            self._drop(next(iter(self._entries)))
 
-    def knows(
+    def contains(
         self, ids: Sequence[int], source: Sequence[int] | None = None, cache: KVCacheConfig | None = None
     ) -> bool:
-        """Tell whether all of some ids were read before."""
+        """Tell whether a state after all of these ids is cached."""
         found = self.find(ids, source, cache)
         return found is not None and found.length == len(ids)
 
-    def _drop(self, name: Name) -> None:
-        self.held -= self._kept.pop(name).size
+    def _drop(self, key: _Key) -> None:
+        self.used_bytes -= self._entries.pop(key).size
 
 
-def shared(rows: Sequence[tuple[Sequence[int], Sequence[int] | None]]) -> list[tuple[list[int], Sequence[int] | None]]:
-    """Return the beginnings that several rows (ids and source) have in common, each once."""
+def common_prefixes(
+    rows: Sequence[tuple[Sequence[int], Sequence[int] | None]],
+) -> list[tuple[list[int], Sequence[int] | None]]:
+    """Return the prefixes that several rows (ids and source) share, each once."""
     found: dict[tuple[tuple[int, ...] | None, tuple[int, ...]], None] = {}
-    ordered = sorted(((None if source is None else tuple(source), tuple(ids)) for ids, source in rows), key=_order)
+    ordered = sorted(((None if source is None else tuple(source), tuple(ids)) for ids, source in rows), key=_sort_key)
     for (source, ids), (other, more) in itertools.pairwise(ordered):
-        common = _common(*(np.asarray(row[:-1], dtype=np.int64) for row in (ids, more)))  # the last is always read
+        common = _common_length(
+            *(np.asarray(row[:-1], dtype=np.int64) for row in (ids, more))
+        )  # the last token is always read
         if source == other and common >= SHORTEST:
             found[source, ids[:common]] = None
     return [(list(ids), source) for source, ids in found]
 
 
-def _order(row: tuple[tuple[int, ...] | None, tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _sort_key(row: tuple[tuple[int, ...] | None, tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return row[0] or (), row[1]
 
 
-def _place(source: Sequence[int] | None, cache: KVCacheConfig | None) -> Place:
+def _scope(source: Sequence[int] | None, cache: KVCacheConfig | None) -> _Scope:
     return None if source is None else tuple(source), FullKVCacheConfig() if cache is None else cache
 
 
-def _common(left: Ids, right: Ids) -> int:
-    """Return how many ids two rows have in common from the first on."""
+def _common_length(left: Ids, right: Ids) -> int:
+    """Return the length of the longest common prefix."""
     length = min(len(left), len(right))
     differs = left[:length] != right[:length]
     return int(differs.argmax()) if differs.any() else length

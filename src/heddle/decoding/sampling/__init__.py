@@ -1,26 +1,15 @@
-"""Sampling: the generation config, logits processors (penalties, temperature, top-k, top-p) and draws."""
+"""Sampling: filters (temperature, top-k, top-p, min-p, typical), penalties, and seeded random draws."""
 
-from heddle.decoding.sampling.filters import NEG_INF, Logits
-from heddle.decoding.sampling.generation_config import GenerationConfig, GenerationOptions, generation_config
-from heddle.decoding.sampling.logits import process_logits
-from heddle.decoding.sampling.penalties import History, PenaltyConfig
-from heddle.decoding.sampling.sampling import (
+from heddle.decoding.sampling.draws import (
     NO_TOKEN,
     NextTokens,
     RowPosition,
     check_logits,
     check_token_ids,
-    choose,
-    draw,
     greedy_tokens,
     hash_ids,
-    invert,
-    narrow,
+    inverse_cdf,
+    uniform,
 )
-from heddle.decoding.sampling.strategies import (
-    BeamSearch,
-    ContrastiveSearch,
-    DecodingStrategy,
-    GreedySearch,
-    MultinomialSampling,
-)
+from heddle.decoding.sampling.filters import NEG_INF, Logits, apply_temperature, min_p, top_k, top_p, typical
+from heddle.decoding.sampling.penalties import History, PenaltyConfig, apply_penalties

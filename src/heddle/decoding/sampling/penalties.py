@@ -1,8 +1,9 @@
-"""Penalties: scores -> scores, changed by what the caller likes or bans, and by what a row already holds.
+"""Repetition penalty, presence and frequency penalties, and logit bias: logits -> logits.
 
-They apply in this order. A bias is added whatever was said; one of -inf bans. Repetition (Keskar et al. 2019) looks at
-prompt and new tokens: a score above 0 is divided, one below is multiplied. Presence and frequency look at the new
-tokens alone, as servers do: what occurred costs so much once, and so much for each time.
+They apply in this order. A bias is added to the logits of given tokens; -inf bans a token. The repetition penalty
+(CTRL, Keskar et al. 2019) looks at the prompt and the new tokens: a logit above 0 is divided by it, one below 0 is
+multiplied. Presence and frequency penalties, as in common serving APIs, look at the new tokens alone: one is subtracted
+once from each token that occurred, the other once for each occurrence.
 """
 
 import math
@@ -19,9 +20,9 @@ from heddle.decoding.sampling.filters import Logits
 
 @settings
 class PenaltyConfig(Config):
-    """What is taken from the scores of tokens that were said before, and added to those that are liked."""
+    """Repetition penalty, presence and frequency penalties, and a bias by token."""
 
-    repetition: float = 1.0  # 1: none; above: tokens of the row so far become less probable
+    repetition: float = 1.0  # 1: none; above 1: tokens of the row so far become less probable
     presence: float = 0.0
     frequency: float = 0.0
     bias: tuple[tuple[int, float], ...] = ()
@@ -41,27 +42,27 @@ class PenaltyConfig(Config):
             raise ConfigError("bias", want="one number for each id", got=self.bias)
 
     @property
-    def remember(self) -> bool:
-        """Tell whether anything depends on what was said before."""
+    def needs_history(self) -> bool:
+        """Tell whether a penalty depends on the tokens of the row so far."""
         return self.repetition != 1 or self.presence != 0 or self.frequency != 0
 
 
 @dataclass(frozen=True)
 class History:
-    """What rows hold so far, of which all have as many new tokens."""
+    """The tokens of rows so far; all rows have the same number of new tokens."""
 
-    prompts: Int[Tensor, "rows longest"]  # a shorter one is filled up with its last id, which changes nothing
+    prompts: Int[Tensor, "rows longest"]  # a shorter prompt repeats its last id, which changes nothing
     new: Int[Tensor, "rows new"]
 
     @classmethod
-    def of(cls, prompts: Sequence[Sequence[int]], device: torch.device) -> "History":
-        """Begin with prompts, of one id or more each."""
+    def from_prompts(cls, prompts: Sequence[Sequence[int]], device: torch.device) -> "History":
+        """Start from prompts of one id or more each."""
         longest = max(map(len, prompts))
         rows = [[*prompt, *[prompt[-1]] * (longest - len(prompt))] for prompt in prompts]
         ids = torch.tensor(rows, device=device)
         return cls(ids, ids[:, :0])
 
-    def push(self, ids: Int[Tensor, " rows"]) -> "History":
+    def append(self, ids: Int[Tensor, " rows"]) -> "History":
         """Return the history with one more id in each row."""
         return History(self.prompts, torch.cat((self.new, ids[:, None]), 1))
 
@@ -70,32 +71,32 @@ class History:
         return History(self.prompts.index_select(0, rows), self.new.index_select(0, rows))
 
 
-def penalise(scores: Logits, penalties: PenaltyConfig, history: History | None) -> Logits:
-    """Return scores as the penalties leave them; without a history, only the bias counts."""
-    if not penalties.bias and (history is None or not penalties.remember):
-        return scores
-    if scores.dtype in (torch.bfloat16, torch.float16):  # whose steps are wider than many a penalty
-        scores = scores.float()
-    scores = _bias(scores, penalties)
-    if history is None or not penalties.remember:
-        return scores
+def apply_penalties(logits: Logits, penalties: PenaltyConfig, history: History | None) -> Logits:
+    """Apply the bias, and with a history the repetition, presence and frequency penalties."""
+    if not penalties.bias and (history is None or not penalties.needs_history):
+        return logits
+    if logits.dtype in (torch.bfloat16, torch.float16):  # too coarse for small penalties
+        logits = logits.float()
+    logits = _add_bias(logits, penalties)
+    if history is None or not penalties.needs_history:
+        return logits
     if penalties.repetition != 1:
-        said = torch.cat((history.prompts, history.new), 1)
-        found = scores.gather(1, said)
+        seen = torch.cat((history.prompts, history.new), 1)
+        found = logits.gather(1, seen)
         by = penalties.repetition
-        scores = scores.scatter(1, said, torch.where(found < 0, found * by, found / by))
+        logits = logits.scatter(1, seen, torch.where(found < 0, found * by, found / by))
     if penalties.presence or penalties.frequency:
-        counts = torch.zeros_like(scores).scatter_add_(1, history.new, torch.ones_like(history.new, dtype=scores.dtype))
-        scores = scores - penalties.presence * (counts > 0) - penalties.frequency * counts
-    return scores
+        counts = torch.zeros_like(logits).scatter_add_(1, history.new, torch.ones_like(history.new, dtype=logits.dtype))
+        logits = logits - penalties.presence * (counts > 0) - penalties.frequency * counts
+    return logits
 
 
-def _bias(scores: Logits, penalties: PenaltyConfig) -> Logits:
+def _add_bias(logits: Logits, penalties: PenaltyConfig) -> Logits:
     if not penalties.bias:
-        return scores
+        return logits
     ids, added = zip(*penalties.bias, strict=True)
-    if not 0 <= min(ids) <= max(ids) < scores.shape[-1]:
+    if not 0 <= min(ids) <= max(ids) < logits.shape[-1]:
         wrong = min(ids) if min(ids) < 0 else max(ids)
-        raise UsageError(f"bias: want ids from 0 to {scores.shape[-1] - 1}, got {wrong}")
-    values = torch.tensor(added, dtype=scores.dtype, device=scores.device)
-    return scores.index_add(-1, torch.tensor(ids, device=scores.device), values.expand(*scores.shape[:-1], -1))
+        raise UsageError(f"bias: want ids from 0 to {logits.shape[-1] - 1}, got {wrong}")
+    values = torch.tensor(added, dtype=logits.dtype, device=logits.device)
+    return logits.index_add(-1, torch.tensor(ids, device=logits.device), values.expand(*logits.shape[:-1], -1))

@@ -1,7 +1,7 @@
-"""Masked: how well a model that sees both sides tells each token of a text, hidden from it one at a time.
+"""Pseudo-log-likelihood (PLL) of masked language modelling: the loss of each token of a text, masked one at a time.
 
-The sum over a text is its pseudo-log-likelihood (Salazar et al. 2020). With a token, others of its word may be hidden
-that would give it away (Kauf & Ivanova 2023). Texts are read whole, each token's copy of a text as a row of its own.
+The sum over a text is its pseudo-log-likelihood (Salazar et al. 2020). Other tokens of its word can be masked with a
+token, since they would give it away (Kauf & Ivanova 2023). A text is read whole, once for each of its tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,37 +21,37 @@ from heddle.nn.base import Context
 
 @dataclass(frozen=True)
 class MaskedText:
-    """Ids to score, those around them, and for each which of the ids are hidden with it: from one up to another."""
+    """Ids to score, the context around them, and for each id the span of ids that is masked with it."""
 
     ids: Document
-    after: Document = ()  # what comes before them
+    left: Document = ()  # context before them
     spans: Sequence[tuple[int, int]] | None = None  # None: each alone
-    before: Document = ()  # what comes after them
+    right: Document = ()  # context after them
 
 
 @dataclass(frozen=True)
-class _Copy:
-    """A text in which some tokens are hidden, of which one is asked for."""
+class _MaskedCopy:
+    """A text in which some tokens are masked, one of which is scored."""
 
     document: int
-    token: int  # which of the ids
-    place: int  # of it in the row
-    hidden: tuple[int, int]
+    token: int  # index in the ids
+    place: int  # of the token in the row
+    masked: tuple[int, int]
 
 
 @torch.inference_mode()
 def nll_masked(model: Encoder, texts: Iterable[MaskedText], mask: int, begin: int) -> Iterator[Losses]:
-    """Yield the losses in nats of each text's tokens, each told from all others, in float32 on the CPU, in order.
+    """Yield the losses in nats of each text's tokens, each predicted from all others, in float32 on the CPU.
 
     A row begins with `begin`, as in training. Texts are read as they come.
     """
     model.masked_output()  # refuses an encoder without one
     rows: list[NDArray[np.int64]] = []
     losses: list[Tensor] = []
-    copies: list[_Copy] = []
+    copies: list[_MaskedCopy] = []
     held = 0
     for text in texts:
-        row = check_encoder_input(model, [begin, *text.after, *text.ids, *text.before])
+        row = check_encoder_input(model, [begin, *text.left, *text.ids, *text.right])
         copies += _copies(len(rows), text)
         rows.append(row)
         losses.append(torch.empty(len(text.ids)))
@@ -65,7 +65,7 @@ def nll_masked(model: Encoder, texts: Iterable[MaskedText], mask: int, begin: in
 
 
 def check_encoder_input(model: Model, ids: Document) -> NDArray[np.int64]:
-    """Return ids that the encoder can read at once; refuse any other."""
+    """Return the ids as an array; refuse what the encoder cannot read at once."""
     row = np.asarray(ids, dtype=np.int64)
     if model.vocab is None:
         raise UsageError("want an encoder of tokens; this one sees images")
@@ -80,15 +80,17 @@ def check_encoder_input(model: Model, ids: Document) -> NDArray[np.int64]:
     return row
 
 
-def _copies(document: int, text: MaskedText) -> Iterator[_Copy]:
-    start = 1 + len(text.after)
+def _copies(document: int, text: MaskedText) -> Iterator[_MaskedCopy]:
+    start = 1 + len(text.left)
     for token in range(len(text.ids)):
         first, last = (token, token + 1) if text.spans is None else text.spans[token]
-        yield _Copy(document, token, start + token, (start + first, start + last))
+        yield _MaskedCopy(document, token, start + token, (start + first, start + last))
 
 
-def _fill(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], losses: list[Tensor], mask: int) -> None:
-    """Read all copies, those of near length side by side, and put each loss in its place."""
+def _fill(
+    model: Encoder, rows: list[NDArray[np.int64]], copies: list[_MaskedCopy], losses: list[Tensor], mask: int
+) -> None:
+    """Read all copies, those of similar length in one batch, and put each loss in its place."""
     with eval_mode(model):
         for numbers in length_batches([len(rows[copy.document]) for copy in copies]):
             batch = [copies[number] for number in numbers]
@@ -97,15 +99,15 @@ def _fill(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], lo
                 losses[copy.document][copy.token] = loss
 
 
-def _read(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], mask: int) -> Losses:
+def _read(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_MaskedCopy], mask: int) -> Losses:
     ids, lengths = pad_rows([row.tolist() for row in rows], device_of(model))
     places = torch.tensor([copy.place for copy in copies], device=ids.device)
-    edges = torch.tensor([copy.hidden for copy in copies], device=ids.device)
-    wanted = ids.gather(1, places[:, None])
+    edges = torch.tensor([copy.masked for copy in copies], device=ids.device)
+    targets = ids.gather(1, places[:, None])
     along = torch.arange(ids.shape[1], device=ids.device)
-    hidden = ids.masked_fill((along >= edges[:, :1]) & (along < edges[:, 1:]), mask)
-    vectors, ctx = model.run(hidden, Context(new=lengths))
+    masked = ids.masked_fill((along >= edges[:, :1]) & (along < edges[:, 1:]), mask)
+    vectors, ctx = model.run(masked, Context(new=lengths))
     if vectors.shape[1] != ids.shape[1]:
         raise UsageError("want an encoder with a vector for each token; this one pools them")
-    asked = vectors.take_along_dim(places[:, None, None], dim=1)
-    return model.output(model.masked_output()).nll(asked, wanted, ctx)[:, 0].float().cpu()
+    hidden = vectors.take_along_dim(places[:, None, None], dim=1)
+    return model.output(model.masked_output()).nll(hidden, targets, ctx)[:, 0].float().cpu()

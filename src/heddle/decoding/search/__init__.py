@@ -1,4 +1,4 @@
-"""Search: beam search with coverage, and minimum Bayes risk."""
+"""Search: beam search with coverage, and minimum Bayes risk (MBR)."""
 
-from heddle.decoding.search.beam import Hypothesis, search
-from heddle.decoding.search.mbr import expected_utilities, overlap
+from heddle.decoding.search.beam import BeamSearch
+from heddle.decoding.search.mbr import expected_utilities, token_f1

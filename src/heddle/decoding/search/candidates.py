@@ -1,7 +1,7 @@
-"""Candidates: what the live sequences of a search could become with one more token, best first.
+"""BeamCandidates of beam search: the live sequences of a group, each with one more token, best first.
 
-Live sequences that compete with each other stand side by side in a contest. It gives its best candidates at once, and
-the others only to a search that asks on, because too many of the best end.
+A pool ranks the candidates of one group. The best ones are at hand; the others are sorted only if a search needs them,
+because too many of the best ones end.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,96 +15,96 @@ from torch import Tensor
 
 from heddle.decoding.sampling import NEG_INF, Logits, check_logits
 
-CHUNK = 1024  # candidates that are brought from the device at once, beyond the first
+CHUNK = 1024  # candidates copied from the device at once, beyond the first
 
-Totals = Float[Tensor, " rows"]
+RowSums = Float[Tensor, " rows"]
 
 
-class Candidate(NamedTuple):
+class BeamCandidate(NamedTuple):
     """One more token for a live sequence."""
 
-    total: float  # step scores of the whole sequence, by which it competes
-    logprob: float  # of the whole sequence, by the model's own odds
-    parent: int  # which sequence of the contest it continues
+    total: float  # sum of the step scores, by which it is ranked
+    logprob: float  # of the whole sequence, by the model itself
+    parent: int  # which sequence of the pool it continues
     id: int
 
 
 @dataclass(frozen=True)
-class Gains:
-    """What each id adds to each live sequence, and what the sequences have so far."""
+class StepScores:
+    """The score that each id adds to each live sequence, and the sums of the sequences so far."""
 
-    judged: Logits  # by which candidates compete: penalties and guides have had their say
-    logprobs: Logits  # by the model's own odds
-    totals: Totals  # float64, as are all sums
-    before: Totals  # log-probabilities
+    processed: Logits  # log-probabilities after penalties and constraints, by which candidates are ranked
+    logprobs: Logits  # by the model itself
+    totals: RowSums  # float64, as are all sums
+    before: RowSums  # log-probabilities of the sequences
 
-    def ranked(self, first: int, width: int, fines: Mapping[int, float]) -> Iterator[Candidate]:
-        """Yield every candidate of so many rows in order, where ids in `fines` rank lower by so much."""
+    def ranked(self, first: int, width: int, penalties: Mapping[int, float]) -> Iterator[BeamCandidate]:
+        """Yield every candidate of `width` rows in order; ids in `penalties` rank lower by that much."""
         rows = slice(first, first + width)
-        worth = self.judged[rows].double() + self.totals[rows, None]
-        free = worth.clone()
-        for id, fine in fines.items():
-            worth[:, id] -= fine
-        vocab = worth.shape[1]
-        for order in worth.flatten().argsort(descending=True, stable=True).split(CHUNK):
+        ranking = self.processed[rows].double() + self.totals[rows, None]
+        totals = ranking.clone()
+        for id, penalty in penalties.items():
+            ranking[:, id] -= penalty
+        vocab = ranking.shape[1]
+        for order in ranking.flatten().argsort(descending=True, stable=True).split(CHUNK):
             parents, ids = order // vocab, order % vocab
-            true = self.logprobs[rows][parents, ids].double() + self.before[rows][parents]
-            columns = torch.stack((free[parents, ids], true, parents, ids), -1)
-            for candidate in _listed(columns):
+            logprobs = self.logprobs[rows][parents, ids].double() + self.before[rows][parents]
+            columns = torch.stack((totals[parents, ids], logprobs, parents, ids), -1)
+            for candidate in _to_candidates(columns):
                 if candidate.total == NEG_INF:
                     return
                 yield candidate
 
 
 @dataclass(frozen=True)
-class Contest:
-    """Live sequences that compete with each other, and the best that can come of them."""
+class CandidatePool:
+    """Live sequences that compete with each other, and their best candidates."""
 
-    gains: Gains
+    scores: StepScores
     row: int  # of the first sequence
-    width: int  # how many there are
-    best: list[Candidate]  # in order; with any fines, the first `exact` are among them
-    exact: int  # of these, as many as are certain to be the best of all
+    width: int  # number of sequences
+    best: list[BeamCandidate]  # in order; with any penalties, the first `exact` are among them
+    exact: int  # how many of these are certain to be the best of all
 
-    def ranked(self, fines: Mapping[int, float]) -> Iterator[Candidate]:
-        """Yield candidates in order, where ids in `fines` rank lower by so much, though they keep their totals."""
+    def ranked(self, penalties: Mapping[int, float]) -> Iterator[BeamCandidate]:
+        """Yield candidates in order; ids in `penalties` rank lower by that much, but keep their totals."""
         best = self.best
-        if fines:
-            best = sorted(best, key=lambda c: fines.get(c.id, 0.0) - c.total)
+        if penalties:
+            best = sorted(best, key=lambda c: penalties.get(c.id, 0.0) - c.total)
         yield from best[: self.exact]
         if len(best) < self.exact:
             return
-        given = {(c.parent, c.id) for c in best[: self.exact]}
-        yield from (c for c in self.gains.ranked(self.row, self.width, fines) if (c.parent, c.id) not in given)
+        yielded = {(c.parent, c.id) for c in best[: self.exact]}
+        yield from (c for c in self.scores.ranked(self.row, self.width, penalties) if (c.parent, c.id) not in yielded)
 
 
-def contests_of(gains: Gains, widths: Sequence[int], exact: int, spare: int) -> list[Contest]:
-    """Return a contest for each width, with `exact` candidates at once even where `spare` ids are fined."""
-    best, ids = gains.judged.topk(min(exact + spare, gains.judged.shape[-1]))
+def candidate_pools(scores: StepScores, widths: Sequence[int], exact: int, spare: int) -> list[CandidatePool]:
+    """Return a pool for each width, with `exact` candidates at hand even where `spare` ids are penalized."""
+    best, ids = scores.processed.topk(min(exact + spare, scores.processed.shape[-1]))
     check_logits(best)
-    totals = _beside(best.double() + gains.totals[:, None], widths, NEG_INF)
-    logprobs = _beside(gains.logprobs.gather(-1, ids).double() + gains.before[:, None], widths, 0.0)
+    totals = _side_by_side(best.double() + scores.totals[:, None], widths, NEG_INF)
+    logprobs = _side_by_side(scores.logprobs.gather(-1, ids).double() + scores.before[:, None], widths, 0.0)
     totals, order = totals.sort(descending=True, stable=True)
     if not spare:
         totals, order = totals[:, :exact], order[:, :exact]
-    names = _beside(ids, widths, 0).gather(1, order)
-    columns = torch.stack((totals, logprobs.gather(1, order), order // ids.shape[-1], names), -1).cpu()  # in one go
+    token_ids = _side_by_side(ids, widths, 0).gather(1, order)
+    columns = torch.stack((totals, logprobs.gather(1, order), order // ids.shape[-1], token_ids), -1).cpu()  # in one go
     return [
-        Contest(gains, row, width, [c for c in _listed(column) if c.total > NEG_INF], exact)
+        CandidatePool(scores, row, width, [c for c in _to_candidates(column) if c.total > NEG_INF], exact)
         for row, width, column in zip(accumulate(widths, initial=0), widths, columns, strict=False)
     ]
 
 
-def _beside(rows: Tensor, widths: Sequence[int], missing: float) -> Tensor:
-    """Return one row for each width, in which so many of the given rows stand side by side; shorter ones are filled."""
+def _side_by_side(rows: Tensor, widths: Sequence[int], missing: float) -> Tensor:
+    """Return one row for each width, in which that many of the rows stand side by side; shorter ones are padded."""
     widest = max(widths)
     if min(widths) < widest:
-        places = [line * widest + i for line, width in enumerate(widths) for i in range(width)]
+        places = [pool * widest + i for pool, width in enumerate(widths) for i in range(width)]
         table = rows.new_full((len(widths) * widest, rows.shape[-1]), missing)
         table[torch.tensor(places, device=rows.device)] = rows
         rows = table
     return rows.view(len(widths), widest * rows.shape[-1])
 
 
-def _listed(columns: Float[Tensor, "candidates 4"]) -> list[Candidate]:
-    return [Candidate(total, logprob, int(parent), int(id)) for total, logprob, parent, id in columns.tolist()]
+def _to_candidates(columns: Float[Tensor, "candidates 4"]) -> list[BeamCandidate]:
+    return [BeamCandidate(total, logprob, int(parent), int(id)) for total, logprob, parent, id in columns.tolist()]

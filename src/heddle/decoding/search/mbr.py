@@ -1,8 +1,8 @@
-"""Risk: of several candidates, the one that does best on average if any of them were the truth (Kumar & Byrne 2004).
+"""Minimum Bayes risk (MBR) decoding: the candidate with the highest expected utility (Kumar & Byrne 2004).
 
-The candidates stand for what the model believes: drawn from its odds, each counts alike (Eikema & Aziz 2020); of a list
-that a search made, each counts by its probability. A utility says how good one candidate would be if another were
-right. Whoever is like many others that are probable wins, even where the single most probable sequence is an odd one.
+The candidates stand for the model's distribution: samples count alike (Eikema & Aziz 2020), the candidates of a search
+count by their probability. A utility says how good one candidate would be if another were the reference. A candidate
+that is similar to many probable others wins, even if another single sequence is more probable.
 """
 
 import math
@@ -13,27 +13,28 @@ from typing import TypeVar
 from heddle.core import UsageError
 
 Item = TypeVar("Item", bound=Hashable)  # a text, or ids in a tuple
-Utility = Callable[[Item, Item], float]  # (candidate, truth) -> how good
+Utility = Callable[[Item, Item], float]  # (candidate, reference) -> how good
 
 
 def expected_utilities(
     candidates: Sequence[Item], utility: Utility[Item], logprobs: Sequence[float] | None = None
 ) -> dict[Item, float]:
-    """Return the expected utility of each candidate, best first; equal ones are one, and of equals the first leads.
+    """Return the expected utility of each different candidate, best first, ties in the order given.
 
-    With log-probabilities, in nats, candidates count by these; without, each counts alike.
+    With log-probabilities, in nats, candidates are weighted by them; without, each counts alike.
     """
     if not candidates:
-        raise UsageError("risk: want one candidate or more, got none")
-    shares = _shares(candidates, logprobs)
+        raise UsageError("mbr: want one candidate or more, got none")
+    weights = _weights(candidates, logprobs)
     expected = {
-        item: math.fsum(share * utility(item, truth) for truth, share in shares.items() if share) for item in shares
+        item: math.fsum(weight * utility(item, reference) for reference, weight in weights.items() if weight)
+        for item in weights
     }
     return dict(sorted(expected.items(), key=lambda pair: -pair[1]))
 
 
-def _shares(candidates: Sequence[Item], logprobs: Sequence[float] | None) -> dict[Item, float]:
-    """Return the share of belief that each different candidate has."""
+def _weights(candidates: Sequence[Item], logprobs: Sequence[float] | None) -> dict[Item, float]:
+    """Return the probability of each different candidate."""
     if logprobs is None:
         return {item: count / len(candidates) for item, count in Counter(candidates).items()}
     if len(logprobs) != len(candidates):
@@ -43,14 +44,14 @@ def _shares(candidates: Sequence[Item], logprobs: Sequence[float] | None) -> dic
         raise UsageError(f"logprobs: want numbers, got {highest}")
     found: dict[Item, float] = {}
     for item, logprob in zip(candidates, logprobs, strict=True):
-        found.setdefault(item, math.exp(logprob - highest))  # the same sequence twice is no more probable
+        found.setdefault(item, math.exp(logprob - highest))  # listed twice, a sequence is no more probable
     total = math.fsum(found.values())
     return {item: weight / total for item, weight in found.items()}
 
 
-def overlap(candidate: Sequence[Hashable], truth: Sequence[Hashable]) -> float:
-    """Return how much two sequences share, whatever the order: the F1 of their tokens as bags; 1 for two empty ones."""
-    if not candidate and not truth:
+def token_f1(candidate: Sequence[Hashable], reference: Sequence[Hashable]) -> float:
+    """Return the F1 of two sequences as bags of tokens; 1 for two empty ones."""
+    if not candidate and not reference:
         return 1.0
-    shared = (Counter(candidate) & Counter(truth)).total()
-    return 2 * shared / (len(candidate) + len(truth))
+    common = (Counter(candidate) & Counter(reference)).total()
+    return 2 * common / (len(candidate) + len(reference))

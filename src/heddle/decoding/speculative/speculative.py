@@ -1,10 +1,10 @@
-"""Speculative decoding: a draft guesses a few tokens, the model reads them all at once and keeps those that are right.
+"""Speculative decoding: a draft proposes a few tokens, the model reads them in one step and accepts a prefix of them.
 
-A guess that was drawn by odds q is kept with probability p / q by the model's own odds p, else replaced by a draw from
-what p has more than q: tokens come out by p exactly (Leviathan et al. 2023; Chen et al. 2023). A guess that was not
-drawn (the best token of a greedy draft, or what followed the same few tokens before) is kept where the model's own
-choice is the same, so that the ids are those of plain generation, seed for seed. Every draw is keyed by seed, sample,
-what the row holds and use alone; a row's ids never depend on the other rows.
+A token that was drawn from a distribution q is accepted with probability p / q, where p is the model's own probability;
+else it is replaced by a draw from the positive part of p - q: tokens are distributed exactly by p (Leviathan et al.
+2023; Chen et al. 2023). A token that was not drawn (greedy drafts, prompt lookup) is accepted if the model's own choice
+is the same, so the ids are those of plain generation with the same seed. Every draw is keyed by seed, sample, previous
+tokens and use alone; a row's ids never depend on the other rows.
 """
 
 from collections.abc import Generator, Sequence
@@ -14,40 +14,31 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.core import UsageError
 from heddle.decoding.generation import (
     ActiveRow,
+    GenerationConfig,
+    Sampler,
     StepOutput,
     StepOutputs,
+    StopConditions,
     StopCriterion,
+    TokenChooser,
     TokenLogprobs,
     active_rows,
     chosen_logprobs,
 )
-from heddle.decoding.runtime import Deadline, Prefill, PrefixCache, Request, capture_mode, eval_mode, prepare_prefill
-from heddle.decoding.sampling import (
-    NEG_INF,
-    NO_TOKEN,
-    GenerationConfig,
-    GreedySearch,
-    History,
-    MultinomialSampling,
-    RowPosition,
-    check_logits,
-    choose,
-    draw,
-    invert,
-    narrow,
-)
+from heddle.decoding.runtime import Prefill, PrefixCache, Request, capture_mode, eval_mode, prepare_prefill
+from heddle.decoding.sampling import NEG_INF, NO_TOKEN, History, RowPosition, check_logits, inverse_cdf
+from heddle.decoding.speculative.block_decoder import BlockDecoder, block_decoder
 from heddle.decoding.speculative.drafts import (
+    BlockLogits,
     Draft,
     Drafter,
-    LogitsByPosition,
     Proposal,
     SpeculativeRow,
-    process_draft_logits,
+    draft_chooser,
+    process_block_logits,
 )
-from heddle.decoding.speculative.verifier import BlockDecoder, block_decoder
 from heddle.models.networks import AutoregressiveModel
 
 
@@ -60,144 +51,138 @@ def speculate(
     should_stop: StopCriterion | None = None,
     prefix_cache: PrefixCache | None = None,
 ) -> StepOutputs:
-    """Yield what every row does, as `follow` does, in fewer readings; each row goes on at its own pace."""
-    if not isinstance(config.choice, MultinomialSampling | GreedySearch):
-        raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {config.choice.kind}")
+    """Yield what every row does, as `follow` does, in fewer steps of the model; each row has its own pace."""
+    chooser = draft_chooser(config)
     if not requests:
         return
-    judge = Verifier(config, frozenset(config.stop), should_stop, Deadline.start(config.seconds))
-    start = prepare_prefill(model, requests, config, prefix_cache)
-    kind, kind_of_draft = capture_mode(model, start, config), draft.kind(start, config)
+    verifier = Verifier(config, chooser, StopConditions.start(config, should_stop))
+    prefill = prepare_prefill(model, requests, config.prefill, prefix_cache)
+    mode, draft_mode = capture_mode(model, prefill, config.compile), draft.capture_mode(prefill, config)
     with eval_mode(model), draft.eval_mode():
-        scores, state = start.read(model)
-        rows = active_rows(start, requests, config)
-        each = [row.number // config.samples for row in rows]
-        lines = [_line(row, start, number, config, scores.device) for row, number in zip(rows, each, strict=True)]
-        yield from judge.take(lines, scores[each][:, None], [Proposal() for _ in lines])
-        if all(line.over for line in lines):
+        logits, state = prefill.run(model)
+        active = active_rows(prefill, requests, config)
+        each = [row.number // config.samples for row in active]
+        rows = [_start(row, prefill, at, config, logits.device) for row, at in zip(active, each, strict=True)]
+        yield from verifier.verify(rows, logits[each][:, None], [Proposal() for _ in rows])
+        if all(row.ended for row in rows):
             return
-        drafting = draft.begin(model, start, config, kind_of_draft)
-        track = block_decoder(model, state.select(each), start.most, (draft.ahead + 1,), draft.ahead, kind)
+        drafter = draft.begin(model, prefill, config, draft_mode)
+        decoder = block_decoder(model, state.select(each), prefill.max_length, (draft.ahead + 1,), draft.ahead, mode)
         try:
-            yield from _go_on(track, drafting, lines, draft, judge)
+            yield from _run(decoder, drafter, rows, draft, verifier)
         finally:
-            track.close()
-            drafting.close()
+            decoder.close()
+            drafter.close()
 
 
-def _go_on(
-    track: BlockDecoder, drafting: Drafter, lines: list[SpeculativeRow], draft: Draft, judge: "Verifier"
+def _run(
+    decoder: BlockDecoder, drafter: Drafter, rows: list[SpeculativeRow], draft: Draft, verifier: "Verifier"
 ) -> Generator[StepOutput, None, None]:
-    """Guess, read, judge; and again, until all lines are over."""
+    """Propose, read, verify; repeat until all rows have ended."""
     while True:
-        alive = [i for i, line in enumerate(lines) if not line.over]
+        alive = [i for i, row in enumerate(rows) if not row.ended]
         if not alive:
             return
-        lines = [lines[i] for i in alive]
-        track.select(alive)
-        drafting.select(alive)
-        guesses = drafting.guess(lines, [min(draft.ahead, n.row.end - n.row.place.length - 1) for n in lines])
-        vectors = track.read([[line.ids[-1], *guess.ids] for line, guess in zip(lines, guesses, strict=True)])
-        right = yield from judge.take(lines, track.model.head.logits(vectors), guesses)
-        draft.tally.guessed += sum(len(guess.ids) for guess in guesses)
-        draft.tally.right += sum(right)
-        track.keep([1 + count for count in right])
-        drafting.keep(lines)
+        rows = [rows[i] for i in alive]
+        decoder.select(alive)
+        drafter.select(alive)
+        proposals = drafter.propose(rows, [min(draft.ahead, r.row.end - r.row.position.length - 1) for r in rows])
+        vectors = decoder.read([[row.ids[-1], *p.ids] for row, p in zip(rows, proposals, strict=True)])
+        accepted = yield from verifier.verify(rows, decoder.model.head.logits(vectors), proposals)
+        draft.tally.proposed += sum(len(proposal.ids) for proposal in proposals)
+        draft.tally.accepted += sum(accepted)
+        decoder.keep([1 + count for count in accepted])
+        drafter.keep(rows)
 
 
-def _line(
-    row: ActiveRow, start: Prefill, number: int, config: GenerationConfig, device: torch.device
+def _start(
+    row: ActiveRow, prefill: Prefill, number: int, config: GenerationConfig, device: torch.device
 ) -> SpeculativeRow:
-    ids, source = list(start.prompts[number]), None if start.sources is None else start.sources[number]
-    return SpeculativeRow(row, ids, source, history=History.of([ids], device) if config.penalties.remember else None)
+    ids, source = list(prefill.prompts[number]), None if prefill.sources is None else prefill.sources[number]
+    history = History.from_prompts([ids], device) if config.penalties.needs_history else None
+    return SpeculativeRow(row, ids, source, history=history)
 
 
 @dataclass(frozen=True)
 class Verifier:
-    """What decides how many guesses are right, and which id comes after them."""
+    """Decides how many proposed ids are accepted, and which id comes after them."""
 
     config: GenerationConfig
-    stop: frozenset[int]
-    should_stop: StopCriterion | None
-    clock: Deadline
+    chooser: TokenChooser
+    conditions: StopConditions
 
-    def take(
-        self, lines: Sequence[SpeculativeRow], scores: LogitsByPosition, guesses: Sequence[Proposal]
+    def verify(
+        self, rows: Sequence[SpeculativeRow], logits: BlockLogits, proposals: Sequence[Proposal]
     ) -> Generator[StepOutput, None, list[int]]:
-        """Let each line take its guesses that are right and one id more; yield all of it, and return how many were."""
-        own = process_draft_logits(scores, lines, guesses, self.config)
-        if isinstance(self.config.choice, MultinomialSampling) and any(guess.odds for guess in guesses):
-            right, after = self._weigh(own, lines, guesses, self.config.choice)
+        """Append the accepted ids and one more to each row; yield them all, and return how many were accepted."""
+        own, sampler = process_block_logits(logits, rows, proposals, self.config), self.chooser.sampler
+        if sampler is not None and any(proposal.probs for proposal in proposals):
+            accepted, after = self._sample(own, rows, proposals, sampler)
         else:
-            right, after = self._compare(own, lines, guesses)
-        late = self.clock.over()
-        for i, (line, guess) in enumerate(zip(lines, guesses, strict=True)):
-            ids = [*guess.ids[: right[i]], after[i]]
-            for id, one in zip(ids, self._odds(scores[i], ids), strict=True):
-                taken, reason = line.row.take(id, self.stop, self.should_stop, late)
-                yield StepOutput(line.row.number, taken, reason, one)
-                line.over = reason is not None
-                if line.over:
+            accepted, after = self._compare(own, rows, proposals)
+        late = self.conditions.deadline.passed()
+        for i, (row, proposal) in enumerate(zip(rows, proposals, strict=True)):
+            ids = [*proposal.ids[: accepted[i]], after[i]]
+            for id, logprobs in zip(ids, self._logprobs(logits[i], ids), strict=True):
+                appended, reason = row.row.append(id, self.conditions.stop, self.conditions.should_stop, late)
+                yield StepOutput(row.row.number, appended, reason, logprobs)
+                row.ended = reason is not None
+                if row.ended:
                     break
-                line.push(id)
-        return right
+                row.append(id)
+        return accepted
 
-    def _odds(self, scores: Float[Tensor, "places vocab"], ids: list[int]) -> list[TokenLogprobs | None]:
+    def _logprobs(self, logits: Float[Tensor, "places vocab"], ids: list[int]) -> list[TokenLogprobs | None]:
         if self.config.alternatives is None:
             return [None] * len(ids)
-        return chosen_logprobs(scores[: len(ids)], torch.tensor(ids, device=scores.device), self.config.alternatives)
+        return chosen_logprobs(logits[: len(ids)], torch.tensor(ids, device=logits.device), self.config.alternatives)
 
     def _compare(
-        self, own: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]
+        self, own: BlockLogits, rows: Sequence[SpeculativeRow], proposals: Sequence[Proposal]
     ) -> tuple[list[int], list[int]]:
-        """Count the guesses that are what plain generation chooses, and return what it chooses next."""
+        """Accept the ids that plain generation chooses, and return what it chooses next."""
         length = own.shape[1]
-        places = [place for n, g in zip(lines, guesses, strict=True) for place in _filled(n.places(g.ids), length)]
-        chosen = choose(own.flatten(0, 1), self.config, places).view(own.shape[:2]).tolist()
-        right = [_agreed(guess.ids, ids) for guess, ids in zip(guesses, chosen, strict=True)]
-        return right, [ids[count] for ids, count in zip(chosen, right, strict=True)]
+        positions = [at for r, p in zip(rows, proposals, strict=True) for at in _padded(r.positions(p.ids), length)]
+        chosen = self.chooser.choose(own.flatten(0, 1), positions).view(own.shape[:2]).tolist()
+        accepted = [_common_length(proposal.ids, ids) for proposal, ids in zip(proposals, chosen, strict=True)]
+        return accepted, [ids[count] for ids, count in zip(chosen, accepted, strict=True)]
 
-    def _weigh(
-        self,
-        own: LogitsByPosition,
-        lines: Sequence[SpeculativeRow],
-        guesses: Sequence[Proposal],
-        choice: MultinomialSampling,
+    def _sample(
+        self, own: BlockLogits, rows: Sequence[SpeculativeRow], proposals: Sequence[Proposal], sampler: Sampler
     ) -> tuple[list[int], list[int]]:
-        """Keep each guess with probability p / q; draw what comes after by p, or by what it has more than q."""
+        """Accept each id with probability p / q; draw the next one by p, or by the positive part of p - q."""
         check_logits(own.flatten(0, 1))
-        p = narrow(own.double().flatten(0, 1), choice).softmax(-1).nan_to_num(0.0).view_as(own)
+        p = sampler.probabilities(own.flatten(0, 1)).nan_to_num(0.0).view_as(own)
         q, ids = torch.zeros_like(p), torch.zeros(own.shape[:2], dtype=torch.long)
-        marks = torch.ones(own.shape[:2], dtype=p.dtype)
-        for i, (line, guess) in enumerate(zip(lines, guesses, strict=True)):
-            for at, (id, odds, place) in enumerate(
-                zip(guess.ids, guess.odds, line.places(guess.ids)[:-1], strict=True)
-            ):
-                q[i, at], ids[i, at] = odds, id
-                marks[i, at] = draw(choice.seed, place, "keep")
-        ids, marks = ids.to(p.device), marks.to(p.device)
-        likely, guessed = (odds.gather(-1, ids[..., None])[..., 0] for odds in (p, q))
-        kept = (guessed > 0) & (marks * guessed < likely)  # beyond the guesses nothing was guessed
-        right = kept.long().cumprod(1).sum(1)
-        rows = torch.arange(len(own), device=p.device)
-        wanted, left = p[rows, right], (p[rows, right] - q[rows, right]).clamp(min=0)
-        left = left.where(left.sum(-1, keepdim=True) > 0, wanted)
-        draws = [
-            draw(choice.seed, line.places(guess.ids[:count])[-1], "rest" if count < len(guess.ids) else "next")
-            for line, guess, count in zip(lines, guesses, right.tolist(), strict=True)
+        uniforms = torch.ones(own.shape[:2], dtype=p.dtype)
+        for i, (row, proposal) in enumerate(zip(rows, proposals, strict=True)):
+            each = zip(proposal.ids, proposal.probs, row.positions(proposal.ids)[:-1], strict=True)
+            for at, (id, probs, position) in enumerate(each):
+                q[i, at], ids[i, at] = probs, id
+                uniforms[i, at] = sampler.uniform(position, "keep")
+        ids, uniforms = ids.to(p.device), uniforms.to(p.device)
+        p_id, q_id = (probs.gather(-1, ids[..., None])[..., 0] for probs in (p, q))
+        kept = (q_id > 0) & (uniforms * q_id < p_id)  # q is 0 beyond the proposed ids
+        accepted = kept.long().cumprod(1).sum(1)
+        index = torch.arange(len(own), device=p.device)
+        target, residual = p[index, accepted], (p[index, accepted] - q[index, accepted]).clamp(min=0)
+        residual = residual.where(residual.sum(-1, keepdim=True) > 0, target)
+        numbers = [
+            sampler.uniform(row.positions(proposal.ids[:count])[-1], "rest" if count < len(proposal.ids) else "next")
+            for row, proposal, count in zip(rows, proposals, accepted.tolist(), strict=True)
         ]
-        after = invert(left, torch.tensor(draws, dtype=p.dtype, device=p.device))
-        return right.tolist(), after.masked_fill(own[rows, right].amax(-1) == NEG_INF, NO_TOKEN).tolist()
+        after = inverse_cdf(residual, torch.tensor(numbers, dtype=p.dtype, device=p.device))
+        return accepted.tolist(), after.masked_fill(own[index, accepted].amax(-1) == NEG_INF, NO_TOKEN).tolist()
 
 
-def _agreed(guesses: Sequence[int], chosen: Sequence[int]) -> int:
-    """Count the guesses before the first that is not what was chosen."""
-    for count, (guess, id) in enumerate(zip(guesses, chosen, strict=False)):
-        if guess != id:
+def _common_length(proposed: Sequence[int], chosen: Sequence[int]) -> int:
+    """Count the proposed ids before the first that was not chosen."""
+    for count, (id, other) in enumerate(zip(proposed, chosen, strict=False)):
+        if id != other:
             return count
-    return len(guesses)
+    return len(proposed)
 
 
-def _filled(places: list[RowPosition], length: int) -> list[RowPosition]:
-    """Return so many places; beyond the guesses nobody gets there."""
-    return places + places[-1:] * (length - len(places))
+def _padded(positions: list[RowPosition], length: int) -> list[RowPosition]:
+    """Repeat the last position up to a length; beyond the proposed ids nothing is accepted."""
+    return positions + positions[-1:] * (length - len(positions))

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from heddle.checkpoints import Source
 from heddle.core import UsageError, replace
-from heddle.decoding.generation import follow
+from heddle.decoding.generation import GenerationConfig, follow
 from heddle.decoding.runtime import FinishReason, PrefixCache, Request, check_prompt, fits_context
-from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.models.networks import LanguageModel, Model, require
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.chat import TEMPLATE, Chat
@@ -34,7 +33,7 @@ class Conversation:
     reason: FinishReason | None = None  # why the last answer ended; None: it was interrupted
 
     def __post_init__(self) -> None:
-        if isinstance(self.config.choice, BeamSearch) or self.config.samples > 1:
+        if not self.config.choice.streams or self.config.samples > 1:
             raise UsageError("chat: want one answer that is streamed, so neither beams nor samples")
         config = with_special_tokens(self.config, self.chat.tokenizer)
         self._config = replace(config, stop=tuple(dict.fromkeys((*config.stop, *self.chat.stops.ids))))

@@ -19,18 +19,18 @@ StopStrings = str | Sequence[str] | None  # texts before which to end
 class StopStringConstraint:
     """The text of a row so far, and the state of another constraint if there is one."""
 
-    text: TextStream  # never changed: `take` forks it
+    text: TextStream  # never changed: `advance` forks it
     inner: Constraint | None = None
 
     def allowed(self) -> Bool[Tensor, " vocab"] | None:
         """Return which ids may come next: all that the other constraint allows, since a text may stop anywhere."""
         return None if self.inner is None else self.inner.allowed()
 
-    def take(self, id: int) -> "StopStringConstraint":
+    def advance(self, id: int) -> "StopStringConstraint":
         """Return the state after one more id."""
         text = self.text.fork()
         text.push(id)
-        return StopStringConstraint(text, None if self.inner is None else self.inner.take(id))
+        return StopStringConstraint(text, None if self.inner is None else self.inner.advance(id))
 
     @property
     def finished(self) -> bool:

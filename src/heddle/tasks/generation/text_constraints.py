@@ -8,10 +8,10 @@ from typing import Any, final
 
 from heddle.core import Config, ConfigError, replace, settings
 from heddle.decoding.constraints import (
-    Both,
+    CompiledGrammar,
     CompiledPhrases,
-    Ending,
-    Grammar,
+    Conjunction,
+    EndingConstraint,
     GrammarCompiler,
     GrammarConfig,
     LarkGrammar,
@@ -105,7 +105,7 @@ class ConstraintCompiler:
         _check_phrases(constraints)
         if isinstance(constraints.grammar, RegexGrammar):
             constraints = _merged(constraints, constraints.grammar)
-        grammar = None if constraints.grammar is None else self._grammars.read(constraints.grammar)
+        grammar = None if constraints.grammar is None else self._grammars.compile(constraints.grammar)
         if not constraints.require and not constraints.forbid:
             return CompiledConstraints(self._vocabulary, grammar, None)
         require, forbid = (
@@ -119,10 +119,10 @@ class CompiledConstraints:
     """Compiled constraints: `begin` returns the constraint of each row."""
 
     words: Vocabulary
-    grammar: Grammar | None
+    grammar: CompiledGrammar | None
     phrases: CompiledPhrases | None
 
-    def begin(self, after: Sequence[int] = (), limit: int | None = None) -> Ending | None:
+    def begin(self, after: Sequence[int] = (), limit: int | None = None) -> EndingConstraint | None:
         """Return the constraint of a row that continues the ids `after`; None: unconstrained.
 
         limit: the maximum of new tokens, so that required phrases come in time.
@@ -132,7 +132,7 @@ class CompiledConstraints:
         phrases = None if self.phrases is None else self.phrases.begin(fresh, limit)
         if grammar is None or phrases is None:
             return phrases if grammar is None else grammar
-        return Both(grammar, phrases)
+        return Conjunction(grammar, phrases)
 
 
 def _check_phrases(constraints: TextConstraints) -> None:

@@ -7,17 +7,10 @@ from functools import lru_cache
 from typing import Any, cast
 
 from heddle.core import ConfigError, UsageError, brief
-from heddle.decoding.generation import Completion, StepOutput, StopCriterion, follow, max_new_tokens
+from heddle.decoding import GenerationOptions, generation_config
+from heddle.decoding.generation import Completion, GenerationConfig, StepOutput, StopCriterion, follow, max_new_tokens
 from heddle.decoding.runtime import FinishReason, Request, decodes_with_kv_cache
-from heddle.decoding.sampling import (
-    BeamSearch,
-    GenerationConfig,
-    GenerationOptions,
-    GreedySearch,
-    MultinomialSampling,
-    generation_config,
-)
-from heddle.decoding.speculative import Draft, speculate
+from heddle.decoding.speculative import Draft, draft_chooser, speculate
 from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.tasks.generation.stop_strings import StopStringConstraint, StopStrings, check_stop_strings
 from heddle.tasks.generation.text_constraints import ConstraintCompiler, TextConstraints
@@ -96,16 +89,13 @@ class TextGenerator:
 
     def _refuse(self, config: GenerationConfig) -> None:
         """Refuse options that would have no effect, or that this model does not support."""
-        if self.draft is not None and not isinstance(config.choice, MultinomialSampling | GreedySearch):
-            raise UsageError(f"draft: want sampling or greedy decoding, got {config.choice.kind}")
+        if self.draft is not None:
+            draft_chooser(config)
         if config.cache.kind != "full" and not decodes_with_kv_cache(self.model):
             raise ConfigError("cache", want="full, since this model has no KV cache", got=config.cache.kind)
-        if self.model.reads_source:
-            return
-        if config.stretch is not None:
+        if config.stretch is not None and not self.model.reads_source:
             raise ConfigError("stretch", want="none, since a language model has no source", got=config.stretch)
-        if isinstance(config.choice, BeamSearch) and config.choice.coverage:
-            raise ConfigError("coverage", want="0, since a language model has no source", got=config.choice.coverage)
+        config.choice.check_source(self.model.reads_source)
 
     def _id(self, token: int | str) -> int:
         if not isinstance(token, str):
@@ -122,8 +112,8 @@ class TextGenerator:
     ) -> Iterator[TextChunk]:
         """Stream the text of each row; each sample of a request is a row of its own."""
         stops = check_stop_strings(stop)
-        beams = isinstance(config.choice, BeamSearch)
-        if beams and stops:
+        streams_tokens = config.choice.streams  # else a stop string ends each sequence of a search by itself
+        if not streams_tokens and stops:
             requests = [
                 replace(r, constraint=StopStringConstraint(TextStream(self.tokenizer, r.ids, stops), r.constraint))
                 for r in requests
@@ -135,9 +125,9 @@ class TextGenerator:
             new_text[row] = streams[row].push(id)
             return streams[row].stopped
 
-        with closing(self._steps(requests, config, None if beams else should_stop)) as steps:
+        with closing(self._steps(requests, config, should_stop if streams_tokens else None)) as steps:
             for step in steps:
-                if beams and step.id is not None:
+                if not streams_tokens and step.id is not None:
                     should_stop(step.row, step.id)
                 text = new_text.pop(step.row, "")
                 yield TextChunk(step.row, text if step.reason is None else text + streams[step.row].flush(), step)
@@ -159,7 +149,9 @@ class TextGenerator:
             rows[chunk.row].append(chunk)
             if show is not None and chunk.text:
                 show(chunk.row, chunk.text)
-        return [GeneratedText("".join(t.text for t in row), Completion.of([t.step for t in row])) for row in rows]
+        return [
+            GeneratedText("".join(t.text for t in row), Completion.from_steps([t.step for t in row])) for row in rows
+        ]
 
 
 def text_generator(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> TextGenerator:

@@ -8,8 +8,7 @@ from pathlib import Path
 from heddle.core import UsageError
 from heddle.data.shards import Shards, open_prepared
 from heddle.data.sources import CorpusConfig, Document
-from heddle.decoding.generation import generate
-from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
+from heddle.decoding.generation import GenerationConfig, MultinomialSampling, generate
 from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.tasks.generation.translate import translator
 from heddle.tasks.scoring import with_special_tokens

@@ -11,10 +11,9 @@ from itertools import islice
 from typing import Any
 
 from heddle.core import DataError, UsageError
-from heddle.decoding.generation import complete
+from heddle.decoding.generation import Completion, GenerationConfig
 from heddle.decoding.runtime import Request, check_source
-from heddle.decoding.sampling import BeamSearch, GenerationConfig
-from heddle.decoding.search import Hypothesis, expected_utilities, search
+from heddle.decoding.search import expected_utilities
 from heddle.models.networks import EncoderDecoder, Model, require
 from heddle.tasks.metrics import Similarity, sacrebleu_for
 from heddle.tasks.rescoring import LONGEST, NBestCandidate
@@ -121,13 +120,13 @@ class Translator:
         """Return the candidates that the model generates for each source."""
         config = with_special_tokens(self.config, self.tokenizer)
         requests = [Request(self.tokenizer.special_tokens.decoder_start, source) for source in sources]
-        if isinstance(config.choice, BeamSearch):
-            return [[self._ranked(h) for h in best] for best in search(self.model, requests, config)]
-        texts = [NBestCandidate(self._text(found.ids)) for found in complete(self.model, requests, config)]
-        return [texts[i : i + config.samples] for i in range(0, len(texts), config.samples)]
+        found = config.choice.complete(self.model, requests, config)
+        return [[self._candidate(completion) for completion in each] for each in found]
 
-    def _ranked(self, hypothesis: Hypothesis) -> NBestCandidate:
-        return NBestCandidate(self._text(hypothesis.ids), {"score": hypothesis.score, "logprob": hypothesis.logprob})
+    def _candidate(self, found: Completion) -> NBestCandidate:
+        scores = {"score": found.score, "logprob": found.logprob}  # of a search; samples have none
+        known = {name: value for name, value in scores.items() if value is not None}
+        return NBestCandidate(self._text(found.ids), known)
 
     def _text(self, ids: Sequence[int]) -> str:
         return " ".join(self.tokenizer.decode(ids).split())

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from heddle.core import ConfigError, MissingExtra, nearest
-from heddle.decoding.search import overlap
+from heddle.decoding.search import token_f1
 
 Similarity = Callable[[str, str], float]  # (candidate, reference) -> 0 to 1
 
@@ -39,7 +39,7 @@ def _grams(text: str) -> tuple[Counter[str], ...]:
 
 def words(candidate: str, reference: str) -> float:
     """Return the F1 of two bags of words."""
-    return overlap(candidate.split(), reference.split())
+    return token_f1(candidate.split(), reference.split())
 
 
 def sacrebleu_for(purpose: str) -> Callable[..., Any]:

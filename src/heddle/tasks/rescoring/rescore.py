@@ -141,7 +141,7 @@ def _causal_logprobs(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[
     found = [0.0] * len(rows)
     together: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
-        together.setdefault(tuple(row.after), []).append(i)
+        together.setdefault(tuple(row.context), []).append(i)
     opening = tokenizer.special_tokens.document_start
     size = model.context - len(opening)
     shared = {after: some for after, some in together.items() if _shares_context(size, after, [rows[i] for i in some])}

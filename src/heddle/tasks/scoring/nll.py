@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from heddle.core import UsageError
-from heddle.decoding.sampling import GenerationConfig
+from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.scoring import (
     Continuation,
     Document,
     Losses,
     MaskedText,
-    Measure,
-    Windows,
+    ScoringWindows,
+    TokenLoss,
     nll_given_source,
     nll_masked,
     nll_sliding_window,
@@ -23,19 +23,19 @@ from heddle.text.tokenizers import MASK, Tokenizer
 def with_special_tokens(config: GenerationConfig, tokenizer: Tokenizer) -> GenerationConfig:
     """Return a generation config with the beginning and the end tokens of a tokenizer."""
     special_tokens = tokenizer.special_tokens
-    return config.between(special_tokens.begin, special_tokens.ends, special_tokens.never, tokenizer.vocab)
+    return config.with_special_tokens(special_tokens.begin, special_tokens.ends, special_tokens.never, tokenizer.vocab)
 
 
 def token_nll(
     model: LanguageModel,
     tokenizer: Tokenizer,
     documents: Iterable[Document | Continuation],
-    windows: Windows,
-    measure: Measure | None = None,
+    windows: ScoringWindows,
+    token_loss: TokenLoss | None = None,
 ) -> Iterator[Losses]:
     """Yield the NLL of each token of documents under a language model, in nats."""
     first, *rest = tokenizer.special_tokens.document_start
-    return nll_sliding_window(model, _with_prefix(rest, documents), windows, first, measure)
+    return nll_sliding_window(model, _with_prefix(rest, documents), windows, first, token_loss)
 
 
 def conditional_token_nll(
@@ -43,19 +43,19 @@ def conditional_token_nll(
     tokenizer: Tokenizer,
     sources: Sequence[str],
     documents: Iterable[Continuation],
-    measure: Measure | None = None,
+    token_loss: TokenLoss | None = None,
 ) -> Iterator[Losses]:
     """Yield the NLL of each token of targets under an encoder-decoder, given the text of each source."""
     first, *rest = tokenizer.special_tokens.decoder_start
     framed = [tokenizer.special_tokens.source.apply(ids) for ids in tokenizer.encode_many(sources)]
-    return iter(nll_given_source(model, framed, list(_with_prefix(rest, documents)), first, measure))
+    return iter(nll_given_source(model, framed, list(_with_prefix(rest, documents)), first, token_loss))
 
 
 def masked_token_nll(model: Encoder, tokenizer: Tokenizer, texts: Iterable[MaskedText]) -> Iterator[Losses]:
     """Yield the NLL of each masked token of texts under an encoder (pseudo-log-likelihood, Salazar et al. 2020)."""
     special_tokens = tokenizer.special_tokens
     first, *rest = special_tokens.document_start
-    framed = (replace(t, after=[*rest, *t.after], before=[*t.before, *special_tokens.text.after]) for t in texts)
+    framed = (replace(t, left=[*rest, *t.left], right=[*t.right, *special_tokens.text.after]) for t in texts)
     return nll_masked(model, framed, mask_id(tokenizer), first)
 
 
@@ -74,6 +74,6 @@ def _with_prefix(
         if not prefix:
             yield document
         elif isinstance(document, Continuation):
-            yield replace(document, after=[*prefix, *document.after])
+            yield replace(document, context=[*prefix, *document.context])
         else:
             yield Continuation(document, prefix)

@@ -22,7 +22,7 @@ from torch import Tensor
 from heddle.core import DataError, UsageError, bounded_exp
 from heddle.data.shards import Shards
 from heddle.data.sources import EncodedDocument
-from heddle.decoding.scoring import Windows, nll_sliding_window, nll_with_carried_state, scoring_windows
+from heddle.decoding.scoring import ScoringWindows, nll_sliding_window, nll_with_carried_state, scoring_windows
 from heddle.models.networks import LanguageModel, Model, require
 from heddle.tasks.scoring.nll import token_nll
 from heddle.text.tokenizers import Tokenizer
@@ -141,7 +141,11 @@ def evaluate_chats(
 
 
 def _answer_losses(
-    model: LanguageModel, chats: Iterable[EncodedDocument], windows: Windows, tokenizer: Tokenizer, counts: _Counts
+    model: LanguageModel,
+    chats: Iterable[EncodedDocument],
+    windows: ScoringWindows,
+    tokenizer: Tokenizer,
+    counts: _Counts,
 ) -> Iterator[Tensor]:
     """Yield the losses of the tokens that count; a conversation begins from its own first id."""
     marks: deque[NDArray[np.bool_]] = deque()
@@ -171,7 +175,7 @@ def _stored_chats(shards: Shards, tokenizer: Tokenizer) -> Iterator[EncodedDocum
         yield EncodedDocument(shards.document(i), size, words, shards.loss_mask.document(i).astype(np.bool_))
 
 
-def _evaluation(nats: float, counts: _Counts, windows: Windows | None) -> Evaluation:
+def _evaluation(nats: float, counts: _Counts, windows: ScoringWindows | None) -> Evaluation:
     return Evaluation(
         nats=nats,
         documents=counts.documents,

@@ -1,0 +1,119 @@
+"""Decoding strategies that choose each token from its logits: greedy search and multinomial sampling.
+
+Contrastive search is in `contrastive.py`, beam search in `heddle.decoding.search`. A strategy is one class, registered
+under its kind; `TokenStrategy` leaves only `choose` to write.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from heddle.core import ConfigError, check_at_least, part
+from heddle.decoding.generation.decoders import DynamicDecoder, StaticDecoder, StepDecoder
+from heddle.decoding.generation.generation_config import GenerationConfig, Sampler, TokenChooser
+from heddle.decoding.generation.steps import StepStrategy
+from heddle.decoding.runtime import CaptureMode, Prefill
+from heddle.decoding.sampling import (
+    NEG_INF,
+    NO_TOKEN,
+    Logits,
+    NextTokens,
+    RowPosition,
+    apply_temperature,
+    check_logits,
+    greedy_tokens,
+    inverse_cdf,
+    min_p,
+    top_k,
+    top_p,
+    typical,
+    uniform,
+)
+from heddle.models.networks import AutoregressiveModel
+
+
+class TokenStrategy(StepStrategy, TokenChooser):
+    """A strategy that chooses each token from its logits alone; it works with captured steps and with drafts."""
+
+    @property
+    def chooser(self) -> TokenChooser:
+        return self
+
+    def decoder(
+        self, model: AutoregressiveModel, prefill: Prefill, config: GenerationConfig, mode: CaptureMode | None
+    ) -> StepDecoder:
+        if mode is None:
+            return DynamicDecoder(model, prefill, config, self)
+        return StaticDecoder(model, prefill, config, self, mode)
+
+
+@part("greedy")
+class GreedySearch(TokenStrategy):
+    """Greedy search: the most probable token each time, ties by lower id."""
+
+    argmax = True
+
+    def choose(self, logits: Logits, positions: Sequence[RowPosition]) -> NextTokens:
+        """Return the most probable token of each row."""
+        check_logits(logits)
+        return greedy_tokens(logits)
+
+
+@part("draw")
+class MultinomialSampling(TokenStrategy, Sampler):
+    """Multinomial sampling: draw each token by its probability, after filters such as top-k and nucleus sampling.
+
+    The filters apply in the order temperature, top_k, top_p, min_p, typical; None is off.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise ConfigError("temperature", want="above 0, to draw by", got=self.temperature)
+        check_at_least(1, top_k=self.top_k)
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ConfigError("top_p", want="more than 0 and at most 1", got=self.top_p)
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise ConfigError("min_p", want="0 to 1", got=self.min_p)
+        if self.typical is not None and not 0 < self.typical <= 1:
+            raise ConfigError("typical", want="more than 0 and at most 1", got=self.typical)
+
+    @property
+    def sampler(self) -> Sampler:
+        return self
+
+    def choose(self, logits: Logits, positions: Sequence[RowPosition]) -> NextTokens:
+        """Draw a token for each row."""
+        check_logits(logits)
+        numbers = [self.uniform(position) for position in positions]
+        uniforms = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
+        ids = inverse_cdf(self.probabilities(logits), uniforms)
+        return ids.masked_fill(logits.amax(-1) == NEG_INF, NO_TOKEN)
+
+    def probabilities(self, logits: Logits) -> Logits:
+        """Return the probabilities after all filters."""
+        return self.filter_logits(logits.double()).softmax(-1)
+
+    def uniform(self, position: RowPosition, use: str = "next") -> float:
+        """Return the random number of a position by the seed."""
+        return uniform(self.seed, position, use)
+
+    def filter_logits(self, logits: Logits) -> Logits:
+        """Apply the filters that are on, in their order."""
+        logits = apply_temperature(logits, self.temperature)
+        if self.top_k is not None:
+            logits = top_k(logits, self.top_k)
+        if self.top_p is not None:
+            logits = top_p(logits, self.top_p)
+        if self.min_p is not None:
+            logits = min_p(logits, self.min_p)
+        if self.typical is not None:
+            logits = typical(logits, self.typical)
+        return logits

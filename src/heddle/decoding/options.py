@@ -1,0 +1,164 @@
+"""Generation options: the keywords of `LM.generate` and the command line, and the generation config they mean."""
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any, TypedDict, get_args
+
+from heddle.core import ConfigError, kinds, nearest
+from heddle.decoding.generation import (
+    ContrastiveSearch,
+    DecodingStrategy,
+    GenerationConfig,
+    GreedySearch,
+    MultinomialSampling,
+)
+from heddle.decoding.runtime import Compile
+from heddle.decoding.sampling import PenaltyConfig
+from heddle.decoding.search import BeamSearch
+from heddle.nn.state import KVCacheConfig
+
+
+class GenerationOptions(TypedDict, total=False):
+    """The settings of `GenerationConfig` that a caller may choose; None: the default. The tokenizer has the others."""
+
+    max_tokens: int | None
+    min_tokens: int | None
+    samples: int | None
+    seconds: float | None
+    stretch: float | None
+    alternatives: int | None
+    chunk: int | None
+    cache: str | None  # full or quantised
+    compile: str | None  # auto, on or off
+    temperature: float | None  # 0: greedy search, without filters; None: 0, or 1 with a filter
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical: float | None
+    seed: int | None
+    beams: int | None  # 1: no beam search
+    length_penalty: float | None
+    coverage: float | None
+    groups: int | None
+    diversity: float | None
+    contrast: float | None  # weight of novelty in contrastive search, among top_k candidates
+    repetition: float | None
+    presence: float | None
+    frequency: float | None
+    bias: (
+        Mapping[int, float] | Mapping[str, float] | None
+    )  # added to the logits of ids; -inf bans; texts with `LM` only
+    strategy: DecodingStrategy | str | None  # any other decoding strategy, or the name of its kind
+
+
+AMOUNTS = ("max_tokens", "min_tokens", "samples", "seconds", "stretch", "alternatives", "chunk")
+FILTERS = ("top_k", "top_p", "min_p", "typical")
+BEAMS = ("length_penalty", "coverage", "groups", "diversity")
+PENALTIES = ("repetition", "presence", "frequency")
+CHOOSING = ("temperature", "seed", "beams", "contrast", *FILTERS, *BEAMS)  # what a strategy replaces
+
+INTEGERS = ("max_tokens", "min_tokens", "samples", "alternatives", "chunk", "top_k", "seed", "beams", "groups")
+NOT_NUMBERS = ("cache", "compile", "bias", "strategy")
+NEUTRAL = {"top_p": 1, "min_p": 0, "typical": 1}  # values that turn a filter off
+
+Given = dict[str, Any]  # the options that are not None
+
+
+def generation_config(options: GenerationOptions) -> GenerationConfig:
+    """Make a generation config of options; refuse options that contradict each other."""
+    for name in options:
+        if name not in GenerationOptions.__annotations__:
+            known = ", ".join(GenerationOptions.__annotations__)
+            near = nearest(name, GenerationOptions.__annotations__)
+            raise ConfigError(name, want=f"one of {known}", got=name, near=near)
+    given: Given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if name in INTEGERS and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise ConfigError(name, want="a whole number", got=value)
+        if name not in NOT_NUMBERS and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise ConfigError(name, want="a number", got=value)
+    strategy, penalties = _strategy(given), {name: given[name] for name in PENALTIES if name in given}
+    config = GenerationConfig(
+        choice=strategy,
+        penalties=PenaltyConfig(bias=_biases(given.get("bias", {})), **penalties),
+        cache=_cache(given.get("cache", "full")),
+        compile=_compile(given.get("compile", "auto")),
+        **{name: given[name] for name in AMOUNTS if name in given},
+    )
+    if config.compile == "on" and not strategy.compiles:
+        raise ConfigError("compile", want="auto or off with beams or contrast, which go step by step", got="on")
+    if config.samples > 1 and strategy.max_samples == 1:
+        raise ConfigError("samples", want="1 where nothing is drawn; temperature=1 draws", got=config.samples)
+    return config
+
+
+def _biases(given: object) -> tuple[tuple[int, float], ...]:
+    if not isinstance(given, Mapping):
+        raise ConfigError("bias", want="a table of tokens and numbers, such as {3: -5.0}", got=given)
+    for value in given.values():
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ConfigError("bias", want="a number for each token", got=value)
+    return tuple(given.items())
+
+
+def _cache(name: object) -> KVCacheConfig:
+    known = kinds(KVCacheConfig)
+    if not isinstance(name, str) or name not in known:
+        near = nearest(name, known) if isinstance(name, str) else None
+        raise ConfigError("cache", want=" or ".join(known), got=name, near=near)
+    return known[name]()
+
+
+def _compile(word: object) -> Compile:
+    for known in get_args(Compile):
+        if word == known:
+            return known  # type: ignore[no-any-return]
+    raise ConfigError("compile", want=" or ".join(get_args(Compile)), got=word)
+
+
+def _strategy(given: Given) -> DecodingStrategy:
+    """Return the decoding strategy that the options mean."""
+    if "strategy" in given:
+        return _own_strategy(given)
+    if given.get("beams", 1) != 1:
+        _refuse_sampling(given, "several beams, which draw nothing", ("contrast", *FILTERS))
+        return BeamSearch(beams=given["beams"], **{name: given[name] for name in BEAMS if name in given})
+    for name in BEAMS:
+        if given.get(name, BeamSearch.__dict__[name]) != BeamSearch.__dict__[name]:
+            raise ConfigError(name, want="it with several beams only", got=given[name])
+    if "contrast" in given:
+        _refuse_sampling(given, "contrast, which draws nothing", ("top_p", "min_p", "typical"))
+        return ContrastiveSearch(**{name: given[name] for name in ("contrast", "top_k") if name in given})
+    filters = {name: given[name] for name in FILTERS if name in given}
+    temperature = given.get("temperature", float(bool(filters)))
+    if temperature == 0:
+        MultinomialSampling(**filters)
+        for name, value in filters.items():
+            if name not in NEUTRAL or value != NEUTRAL[name]:
+                raise ConfigError(name, want="none with temperature 0, which draws nothing", got=value)
+        return GreedySearch()
+    if not temperature > 0:
+        raise ConfigError("temperature", want="0 or more", got=temperature)
+    return MultinomialSampling(temperature=temperature, seed=given.get("seed", 0), **filters)
+
+
+def _own_strategy(given: Given) -> DecodingStrategy:
+    """Return the strategy that was given itself, or by its kind."""
+    for name in CHOOSING:
+        if name in given:
+            raise ConfigError(name, want="none with a strategy, which has its own settings", got=given[name])
+    strategy, known = given["strategy"], kinds(DecodingStrategy)
+    if isinstance(strategy, DecodingStrategy):
+        return strategy
+    if not isinstance(strategy, str) or strategy not in known:
+        near = nearest(strategy, known) if isinstance(strategy, str) else None
+        raise ConfigError("strategy", want=f"a decoding strategy or one of {', '.join(known)}", got=strategy, near=near)
+    return known[strategy]()
+
+
+def _refuse_sampling(given: Given, reason: str, names: tuple[str, ...]) -> None:
+    if given.get("temperature", 0):
+        raise ConfigError("temperature", want=f"0 with {reason}", got=given["temperature"])
+    for name in names:
+        if name in given:
+            raise ConfigError(name, want=f"none with {reason}", got=given[name])
