@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "heddle"
 # and the three objectives, whose check is compiled into the graph of a step.
 FAMILIES: dict[str, tuple[tuple[type, ...], str, int]] = {
     "models": ((Model, ModelConfig), "models", 5),
-    "row plans": ((RowsConfig, RowPlan), "data/rows", 2),
+    "row plans": ((RowsConfig, RowPlan), "data/rows", 0),
     "decoding strategies": ((DecodingStrategy,), "decoding/generation", 0),
 }
 
