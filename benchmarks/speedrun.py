@@ -306,10 +306,10 @@ def run_all(words: argparse.Namespace, begun: float) -> Iterator[dict[str, Any]]
     """Set all variants up at once, then train them one after the other, seed by seed, while there is time."""
     wanted = list(jobs(words))
     threads = max(2, (os.cpu_count() or 1) // len(wanted))
-    initial_model = {job.name: start(job, words, threads) for job in wanted}
-    ready = {name: process for name, process in initial_model.items() if ask(process) == "ready"}
-    print(f"{len(ready)} of {len(initial_model)} ready after {time.monotonic() - begun:.0f} s", flush=True)
-    for name in initial_model.keys() - ready.keys():
+    started = {job.name: start(job, words, threads) for job in wanted}
+    ready = {name: process for name, process in started.items() if ask(process) == "ready"}
+    print(f"{len(ready)} of {len(started)} ready after {time.monotonic() - begun:.0f} s", flush=True)
+    for name in started.keys() - ready.keys():
         print(f"{name}: failed, see {name}.log", flush=True)
     longest = words.seconds or 0.0  # that a run has taken, all in all
     for seed in words.seeds:
@@ -323,7 +323,7 @@ def run_all(words: argparse.Namespace, begun: float) -> Iterator[dict[str, Any]]
             else:
                 print(f"{name}: failed with seed {seed}, see {name}.log", flush=True)
             longest = max(longest, time.monotonic() - since)
-    for process in initial_model.values():
+    for process in started.values():
         process.communicate()
 
 

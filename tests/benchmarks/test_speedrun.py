@@ -54,7 +54,7 @@ def trainer_of(bench: ModuleType, ids: Path, folder: Path) -> Trainer:
 
 def test_each_choice_is_taken_out_by_an_edit_that_can_be_built(bench: ModuleType) -> None:
     recipe = RECIPES["speedrun"]()
-    whole = replace(recipe, model=resolve_model(recipe, 16_384, begun=False))
+    whole = replace(recipe, model=resolve_model(recipe, 16_384, None))
     for name, edit in bench.WITHOUT.items():
         variant = edit(recipe)
         variant = replace(variant, model=resolve_model(variant, 16_384, begun=False))

@@ -52,7 +52,7 @@ def test_a_stop_ends_one_row_and_its_text_before_the_stop(lm: LM) -> None:
     task = lm.writer()
     config = task.generation_config({"max_tokens": 30, "temperature": 1.0})
     found = task.generate(task.requests(["Once", "a"], config), config, stop)
-    assert [answer.text for generate in found] == [text.split(stop)[0] for text in free]
+    assert [answer.text for answer in found] == [text.split(stop)[0] for text in free]
     assert found[0].completion.reason is FinishReason.STOP
 
 
