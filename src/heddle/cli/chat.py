@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HELP = "/reset starts over, /exit leaves; Ctrl-C interrupts an answer, or leaves at the prompt."
 
 
-def chat(
+def chat(  # noqa: PLR0913 - the options are the contract
     model: Model = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,
     once: Annotated[str | None, typer.Option(metavar="TEXT", help="Answer this message, then exit.")] = None,

@@ -15,7 +15,7 @@ class ModelFormat(StrEnum):
     PEFT = "peft"
 
 
-def convert(
+def convert(  # noqa: PLR0913 - the options are the contract
     source: Annotated[
         str,
         typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, a GGUF file, an adapter or package:NAME."),

@@ -28,7 +28,7 @@ Normal = Annotated[
 ]
 
 
-def correct(
+def correct(  # noqa: PLR0913 - the options are the contract
     file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="A text file; -: standard input.")] = "-",
     model: Model = None,
     words: Annotated[

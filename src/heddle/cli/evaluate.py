@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from heddle.tasks.scoring import Evaluation
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the options are the contract
     model: Model = None,
     data: Annotated[
         str | None, typer.Option(help="A text or prepared data. Default: the held-out data of the run.")

@@ -26,7 +26,7 @@ ARGUMENT = "prompt"  # the name of prompts on the command line in messages
 Prompt = tuple[int, str | None]  # number, text; None: a blank line
 
 
-def generate(
+def generate(  # noqa: PLR0913 - the options are the contract
     context: typer.Context,
     prompts: opts.Prompts = None,
     file: opts.File = None,

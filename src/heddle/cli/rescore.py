@@ -69,7 +69,7 @@ ScoredFile = Annotated[
 ]
 
 
-def rescore(
+def rescore(  # noqa: PLR0913 - the options are the contract
     file: NBestFile,
     model: Models = None,
     no_model: NoModel = False,

@@ -43,7 +43,7 @@ class SpacePlacement(StrEnum):
     AFTER = "after"
 
 
-def score(
+def score(  # noqa: PLR0913 - the options are the contract
     file: Annotated[
         str,
         typer.Argument(

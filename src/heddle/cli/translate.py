@@ -31,7 +31,7 @@ class Selection(StrEnum):
     MBR = "mbr"
 
 
-def translate(
+def translate(  # noqa: PLR0913 - the options are the contract
     file: Annotated[
         str, typer.Argument(metavar="[FILE|-]", help="A text with one sentence per line; -: standard input.")
     ] = "-",
