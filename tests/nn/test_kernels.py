@@ -24,12 +24,12 @@ FEW = dict.fromkeys(["vectors", "matrix", "out"], HALF) | dict.fromkeys(["output
 STRIDES = [f"{tensor}_{axis}" for tensor in ("query", "key", "value") for axis in ("row", "head", "place")]
 READ = (
     dict.fromkeys(["query", "key", "value"], HALF)
-    | dict.fromkeys(["output", "maxima", "sums"], FULL)
+    | dict.fromkeys(["output", "maxima", "denominators"], FULL)
     | {"lengths": "*i64", "scale": "fp32"}
     | dict.fromkeys([name for name in STRIDES if name != "query_place"], WHOLE)
 )
 SIZES = {"KV": 8, "GROUP": 4, "WIDTH": 64, "QUERIES": 16, "PADDED_WIDTH": 64, "BLOCK": 32}
-JOIN = {"output": FULL, "maxima": FULL, "sums": FULL, "out": HALF}
+JOIN = {"output": FULL, "maxima": FULL, "denominators": FULL, "out": HALF}
 JUDGE = (
     {"logits": HALF, "targets": "*i64", "weights": FULL, "losses": FULL, "softcap": "fp32", "smoothing": "fp32"}
     | dict.fromkeys(["stride", "vocab", "padded"], WHOLE)

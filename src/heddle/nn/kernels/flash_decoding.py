@@ -30,7 +30,7 @@ def _load(vectors, place, column, stride, end, WIDTH: tl.constexpr):
 
 @triton.jit
 def _attend_split(
-    query, key, value, lengths, output, maxima, sums, scale,
+    query, key, value, lengths, output, maxima, denominators, scale,
     query_row, query_head, key_row, key_head, key_place, value_row, value_head, value_place,
     KV: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr,
     QUERIES: tl.constexpr, PADDED_WIDTH: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
@@ -71,12 +71,12 @@ def _attend_split(
         each = (row * KV * GROUP + head * GROUP + group) * SPLITS + split
         tl.store(output + each[:, None] * WIDTH + column[None, :], accumulator, mask=valid)
         tl.store(maxima + each, maximum, mask=group < GROUP)
-        tl.store(sums + each, denominator, mask=group < GROUP)
+        tl.store(denominators + each, denominator, mask=group < GROUP)
 
 
 @triton.jit
 def _merge_splits(
-    output, maxima, sums, out,
+    output, maxima, denominators, out,
     WIDTH: tl.constexpr, PADDED_WIDTH: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Merge the splits of one query; a split without keys has weight zero."""
@@ -85,7 +85,7 @@ def _merge_splits(
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     maximum = tl.load(maxima + one * SPLITS + split)
-    denominator = tl.load(sums + one * SPLITS + split)
+    denominator = tl.load(denominators + one * SPLITS + split)
     rescale = tl.exp2(maximum - tl.max(maximum, 0))
     at = (one * SPLITS + split)[:, None] * WIDTH + column[None, :]
     accumulator = tl.load(output + at, mask=column[None, :] < WIDTH, other=0.0)
