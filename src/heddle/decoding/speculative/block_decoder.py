@@ -151,7 +151,7 @@ class StaticBlocks(StaticState):
         super().begin(model, state)
 
     def read(self, model: AutoregressiveModel, rows: Sequence[Sequence[int]]) -> Stream:
-        """Read some ids of each row in a block of the smallest sufficient width; the next call overwrites the result."""
+        """Read ids of each row in a block of the smallest sufficient width; the next call overwrites the result."""
         longest = max(len(row) for row in rows)
         width = min(width for width in self.ids if width >= longest)
         self.ids[width].copy_(torch.tensor([[*row, *(0,) * (width - len(row))] for row in rows]))
