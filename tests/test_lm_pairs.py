@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 from cli.runs import config, loud_model
+from decoding.reference import search
 from tasks.pair_runs import TOKENIZER, loud_pair
 
 from heddle.core import ConfigError, UsageError
 from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import Request
 from heddle.decoding.search import BeamSearch
-from decoding.plain import search
 from heddle.lm import LM
 from heddle.models.networks import EncoderDecoder, LanguageModel
 from heddle.nn.base import Context

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from decoding.plain import CONFIGS, END, SOURCES, VOCAB, Plain, find, model, named, requests, search
+from decoding.reference import CONFIGS, END, SOURCES, VOCAB, Plain, find, model, named, requests, search
 
 from heddle.core import ConfigError, UsageError, replace
 from heddle.decoding import generation_config

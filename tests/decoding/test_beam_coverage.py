@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from decoding.plain import END, SOURCES, VOCAB, Plain, find, model, named, requests, search
+from decoding.reference import END, SOURCES, VOCAB, Plain, find, model, named, requests, search
 from laws.cases import ATTENTION, CHANNEL, CROSS, pair, tower
 
 from heddle.core import ConfigError, UsageError, replace

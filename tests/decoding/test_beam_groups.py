@@ -1,7 +1,7 @@
 """Groups of beams shun what earlier groups took at the same step, and the first is a search by itself."""
 
 import pytest
-from decoding.plain import END, Plain, find, model, named, requests
+from decoding.reference import END, Plain, find, model, named, requests
 
 from heddle.core import ConfigError, replace
 from heddle.decoding import generation_config

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from decoding.guided import VOCABULARY, WORDS, ids_of, written
+from decoding.constrained import VOCABULARY, WORDS, ids_of, written
 from torch import Tensor
 
 from heddle.core import ConfigError, UsageError

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from decoding.constrained import VOCABULARY, WORDS, ids_of, written
 from decoding.grammars import obeys, random_grammar
-from decoding.guided import VOCABULARY, WORDS, ids_of, written
 
 from heddle.core import ConfigError, MissingExtra, UsageError
 from heddle.decoding.constraints import (

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.plain import search
+from decoding.reference import search
 from models.test_hugging_face import CONTEXT, HEADS, LAYERS, VOCAB, WIDTH, gpt2_weights
 from models.test_hugging_face_pairs import bart_pair, bart_weights, t5_pair, t5_weights
 

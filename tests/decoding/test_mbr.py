@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from decoding.plain import END, find, model
+from decoding.reference import END, find, model
 
 from heddle.core import UsageError
 from heddle.decoding.generation import GenerationConfig, MultinomialSampling, generate

@@ -78,5 +78,5 @@ def test_what_contradicts_it_is_refused() -> None:
         generation_config({"strategy": SecondBest(), "temperature": 1.0})
     with pytest.raises(ConfigError, match="samples: want 1 where nothing is drawn"):
         generation_config({"strategy": "second_best", "samples": 2})
-    with pytest.raises(ConfigError, match="strategy: want a decoding strategy or one of .*second_best"):
+    with pytest.raises(ConfigError, match="strategy: want a decoding strategy or one of "):
         generation_config({"strategy": "third_best"})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from decoding.reference import search
 from laws.cases import CONTEXT, VOCAB, Case, Given, cases, ids, loud, pairs
 
 from heddle.core import UsageError, replace
@@ -16,7 +17,6 @@ from heddle.decoding.runtime import PrefixCache, Request, make_requests
 from heddle.decoding.sampling import RowPosition
 from heddle.decoding.scoring import nll_given_source, nll_sliding_window
 from heddle.decoding.search import BeamSearch
-from decoding.plain import search
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context

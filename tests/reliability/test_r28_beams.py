@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from decoding.reference import search
 from laws.cases import SMALL, Given, loud, own_presets
 from torch import Tensor
 
@@ -17,7 +18,6 @@ from heddle.core import replace
 from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import Request
 from heddle.decoding.search import BeamSearch
-from decoding.plain import search
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 

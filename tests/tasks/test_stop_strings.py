@@ -4,14 +4,13 @@ import itertools
 
 import pytest
 import torch
-from decoding.plain import Plain
+from decoding.reference import Plain, search
 from tasks.pair_runs import TOKENIZER, loud_pair
 
 from heddle.core import replace
 from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import FinishReason, Request
 from heddle.decoding.search import BeamSearch
-from decoding.plain import search
 from heddle.lm import LM
 from heddle.tasks.generation import TextGenerator, text_generator
 from heddle.tasks.generation.stop_strings import StopStringConstraint
