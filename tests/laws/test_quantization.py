@@ -6,7 +6,7 @@ from laws.cases import CONTEXT, Case, cases, ids, loud
 
 from heddle.models.networks import LanguageModel
 from heddle.models.surgery import merge_adapters
-from heddle.nn.quantization import quantize as packing
+from heddle.nn.quantization import quantize
 from heddle.nn.quantization import quantize_model
 
 NEAR = 0.05  # of the largest score: products are in bfloat16, and parts that choose may choose otherwise
@@ -14,7 +14,7 @@ NEAR = 0.05  # of the largest score: products are in bfloat16, and parts that ch
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_packed_model_steps_as_it_reads_whole(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "MANY", 8)  # the tables of these models are small
+    monkeypatch.setattr(quantize, "MIN_TABLE_ROWS", 8)  # the tables of these models are small
     model = loud(case.config)
     if not isinstance(model, LanguageModel) or model.sight != "past":
         pytest.skip("does not go on step by step")
