@@ -13,11 +13,11 @@ NEAR = 0.05  # of the largest score: products are in bfloat16, and parts that ch
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_packed_model_steps_as_it_reads_whole(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quantized_model_decodes_as_it_reads_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize, "MIN_TABLE_ROWS", 8)  # the tables of these models are small
     model = loud(case.config)
     if not isinstance(model, LanguageModel) or model.sight != "past":
-        pytest.skip("does not go on step by step")
+        pytest.skip("does not decode step by step")
     model = merge_adapters(model)
     quantize_model(model, "int4")
     tokens = ids(2, 10)

@@ -238,7 +238,7 @@ def test_what_an_encoder_cannot_do_is_told() -> None:
         (lambda: lm.score(["x" * CONTEXT]), f"context of {CONTEXT}"),
         (lambda: lm.score(["x"], source=["y"]), "score: want no source, since an encoder"),
         (lambda: lm.score(["x"], window=8), "score: want no window, since an encoder reads"),
-        (lambda: plain.score(["x"]), "with the output masked_token; its outputs: none"),
+        (lambda: plain.score(["x"]), "with the output masked_token; it has: none"),
         (lambda: bare.score(["x"]), "score: want a tokenizer with a mask"),
         (lambda: writer().score(["x"], hide="rest"), "hide: want token"),
         (lambda: writer().score(["x"], context=["y", "z"]), "context: want 1, one for each text, got 2"),
