@@ -36,17 +36,17 @@ def _policy(_ctx: Any, operator: Any, *_args: Any, **_more: Any) -> CheckpointPo
     return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def checkpoint_activations(model: nn.Module, how: ActivationCheckpointing) -> None:
+def checkpoint_activations(model: nn.Module, mode: ActivationCheckpointing) -> None:
     """Set what the blocks of a model compute again in backward.
 
     A recurrent layer is recomputed only with `full`: its kernels do not expose what is between their products.
     """
-    if how == "selective":  # torch warns of changes in place, which no part makes
+    if mode == "selective":  # torch warns of changes in place, which no part makes
         logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)
     for module in model.modules():
         if isinstance(module, Block):
-            kept = how == "selective" and any(isinstance(inner, Recurrent) for inner in module.modules())
-            module.recompute = None if kept else AGAIN[how]
+            kept = mode == "selective" and any(isinstance(inner, Recurrent) for inner in module.modules())
+            module.recompute = None if kept else AGAIN[mode]
 
 
 _blocks = partial(checkpoint, use_reentrant=False)
