@@ -47,8 +47,8 @@ class Parser:
             "with": self._with,
             "filter": self._filter,
             "generation": self._generation,
-            "break": self._leave,
-            "continue": self._leave,
+            "break": self._loop_control,
+            "continue": self._loop_control,
         }
 
     def body(self, until: tuple[str, ...], line: int = 1) -> tuple[Body, str, ExpressionParser]:
@@ -172,7 +172,7 @@ class Parser:
         self._loops = loops
         return Generation(body, line)
 
-    def _leave(self, name: str, reader: ExpressionParser, line: int) -> Statement:
+    def _loop_control(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         reader.end()
         if not self._loops:
             raise TemplateError(f"line {line}: {name} stands outside of a loop")
