@@ -1,4 +1,4 @@
-"""Activations equal their formulas, and a wrong name is answered with the nearest."""
+"""Activations equal their formulas, and an unknown name suggests the nearest."""
 
 import math
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_every_activation_of_narang_can_be_named(slug: str) -> None:
     assert config.activation in ACTIVATIONS
 
 
-def test_a_wrong_name_is_answered_with_the_nearest() -> None:
+def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"activation.*did you mean 'gelu'"):
         FeedForwardConfig(activation="gelo")
 

@@ -149,7 +149,7 @@ def test_normed_queries_and_keys_have_one_length() -> None:
     assert value.norm(dim=-1).std() > 0.1
 
 
-def test_biases_stand_where_they_are_asked_for() -> None:
+def test_biases_are_where_the_config_puts_them() -> None:
     names = dict(build(AttentionConfig(heads=4, projections=ProjectionsConfig(bias=True)), 16).named_parameters())
     assert {n for n in names if n.endswith("bias")} == {"query.bias", "key.bias", "value.bias"}
 
@@ -195,7 +195,7 @@ def test_documents_with_a_cache_are_refused_rather_than_ignored() -> None:
         attention.step(torch.zeros(1, 2, 16).double(), Context(state=state, documents=torch.zeros(1, 2).long()), None)
 
 
-def test_padding_needs_no_room_and_leaves_no_trace() -> None:
+def test_padding_needs_no_capacity_and_is_not_cached() -> None:
     attention, state = build(AttentionConfig(heads=4), 16), State.empty(2, 4)
     new = torch.tensor([4, 0])
     ctx = Context(state=state, new=new, allowed=base_mask(Context(state=state), 4, "past", CPU))
@@ -206,7 +206,7 @@ def test_padding_needs_no_room_and_leaves_no_trace() -> None:
     full = state.advance(new)
     ctx = Context(state=full, new=torch.tensor([0, 3]), allowed=base_mask(Context(state=full), 3, "past", CPU))
     before = keys[0].clone()
-    attention.step(torch.randn(2, 3, 16).double(), ctx, slot)  # row 0 is full: its padding would stand past the room
+    attention.step(torch.randn(2, 3, 16).double(), ctx, slot)  # row 0 is full: its padding would be past the capacity
     assert torch.equal(slot.read()[0][0], before)
 
 

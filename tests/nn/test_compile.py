@@ -1,4 +1,4 @@
-"""Composed models are one graph: the context, packed documents and the decode state go through torch.compile whole.
+"""Composed models are one graph: the context, packed documents and the decode state are traced by torch.compile whole.
 
 The trials run in a process of their own, for the shape checks that tests switch on cannot be traced.
 """
@@ -47,7 +47,7 @@ print(max((a - b).abs().max().item() for a, b in zip(plain, fast)))
 """
 
 
-def test_maps_together_and_the_loss_with_its_product_are_one_graph() -> None:
+def test_fused_linears_and_the_fused_loss_are_one_graph() -> None:
     done = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
     assert float(done.stdout) < 1e-4

@@ -1,4 +1,4 @@
-"""Patterns: a rule over places allows what the matrix allows, and its blocks hold all of it."""
+"""FlexAttention masks: the mask function and the block mask allow what the matrix allows."""
 
 import itertools
 import subprocess
@@ -29,29 +29,29 @@ def documents_of(kind: str | None, length: int) -> Tensor | None:
     return (torch.rand(2, length, generator=draw) < 0.01).long().cumsum(1)
 
 
-def dense(visible: FlexMask, length: int) -> Tensor:
-    """Return the matrix of what is visible, made by the parts' own masks."""
-    ctx = Context(documents=visible.documents, new=visible.lengths)
-    allowed = base_mask(ctx, length, visible.sight, torch.device("cpu"))
+def dense(flex_mask: FlexMask, length: int) -> Tensor:
+    """Return the mask as a matrix, built by the masks of attention."""
+    ctx = Context(documents=flex_mask.documents, new=flex_mask.lengths)
+    allowed = base_mask(ctx, length, flex_mask.sight, torch.device("cpu"))
     if allowed is None:
         allowed = (
-            causal_mask(length, torch.device("cpu")) if visible.sight == "past" else torch.ones(1, 1, length, length)
+            causal_mask(length, torch.device("cpu")) if flex_mask.sight == "past" else torch.ones(1, 1, length, length)
         )
-    if visible.documents is not None and visible.lengths is not None:
-        allowed = allowed & (torch.arange(length) < visible.lengths[:, None])[:, None, None]
-    if visible.window is not None:
+    if flex_mask.documents is not None and flex_mask.lengths is not None:
+        allowed = allowed & (torch.arange(length) < flex_mask.lengths[:, None])[:, None, None]
+    if flex_mask.window is not None:
         distance = key_distances(ctx, length, length, torch.device("cpu"))
-        narrowed = SlidingWindowConfig(size=visible.window).restrict(
+        narrowed = SlidingWindowConfig(size=flex_mask.window).restrict(
             allowed.bool(), distance, document_positions(ctx, length, distance.device)
         )
         assert narrowed is not None
         allowed = narrowed
-    if visible.lengths is not None and visible.sight == "past" and visible.documents is None:
-        allowed = allowed & (torch.arange(length) < visible.lengths[:, None])[:, None, None]
+    if flex_mask.lengths is not None and flex_mask.sight == "past" and flex_mask.documents is None:
+        allowed = allowed & (torch.arange(length) < flex_mask.lengths[:, None])[:, None, None]
     return allowed.bool().expand(2, 1, length, length)
 
 
-def visible_of(length: int, sight: Sight, kind: str | None, window: int | None, padded: bool) -> FlexMask:
+def mask_of(length: int, sight: Sight, kind: str | None, window: int | None, padded: bool) -> FlexMask:
     real = torch.tensor([length, BLOCK + 3]) if padded else None
     return FlexMask(sight, documents_of(kind, length), window, real)
 
@@ -65,12 +65,12 @@ def by_blocks(grid: Tensor, length: int) -> Tensor:
 def test_rule_and_blocks_are_those_of_the_matrix(
     length: int, sight: Sight, kind: str | None, window: int | None, padded: bool
 ) -> None:
-    visible = visible_of(length, sight, kind, window, padded)
-    want = dense(visible, length)
+    flex_mask = mask_of(length, sight, kind, window, padded)
+    want = dense(flex_mask, length)
     row, query, key = torch.arange(2)[:, None, None], torch.arange(length)[:, None], torch.arange(length)
-    seen = visible.mask_mod()(row, row, query, key).expand(2, length, length)[:, None]
+    seen = flex_mask.mask_mod()(row, row, query, key).expand(2, length, length)[:, None]
     assert torch.equal(seen, want)
-    some, every = visible.block_grids(length, torch.device("cpu"))
+    some, every = flex_mask.block_grids(length, torch.device("cpu"))
     assert not (want & ~by_blocks(some, length)).any(), "a block is skipped that holds a key"
     assert not (by_blocks(every, length) & ~want).any(), "a block is taken whole that is not"
 
@@ -89,12 +89,14 @@ def test_mixed_values_are_those_of_the_matrix(
 ) -> None:
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)  # written out, not compiled
     length, draw = 2 * BLOCK + 5, torch.Generator().manual_seed(0)
-    visible = visible_of(length, sight, kind, 90, padded=False)
+    flex_mask = mask_of(length, sight, kind, 90, padded=False)
     query, key, value = (torch.randn(2, heads, length, 16, generator=draw, dtype=torch.float64) for heads in (4, 2, 2))
     plain = (
-        DotScoreConfig(softcap=softcap).build(4, 16).attend(AttentionInputs(query, key, value, dense(visible, length)))
+        DotScoreConfig(softcap=softcap)
+        .build(4, 16)
+        .attend(AttentionInputs(query, key, value, dense(flex_mask, length)))
     )
-    found = flex_attend(query, key, value, visible, 0.25, softcap)
+    found = flex_attend(query, key, value, flex_mask, 0.25, softcap)
     torch.testing.assert_close(found, plain)
 
 

@@ -1,4 +1,4 @@
-"""Products in eight-bit floats are near the plain ones, forward and backward, and train a model."""
+"""Float8 products are close to the plain ones, forward and backward, and train a model."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_product_and_gradients_are_near_the_plain_ones(bias: bool) -> None:
         assert (mine - theirs).norm() / theirs.norm() < 0.1
 
 
-def test_weights_in_float32_meet_halves_as_plain_products_do() -> None:
+def test_float32_weights_are_cast_as_in_plain_products() -> None:
     torch.manual_seed(0)
     made, x = Linear(64, 48), torch.randn(2, 16, 64, dtype=torch.bfloat16)
     torch.nn.init.normal_(made.weight)
@@ -70,7 +70,7 @@ def test_only_maps_inside_layers_change() -> None:
 
 
 @GPU
-def test_a_gpu_multiplies_as_widened_numbers_do() -> None:
+def test_a_gpu_multiplies_as_float32_does() -> None:
     torch.manual_seed(0)
     made = Linear(64, 48).cuda()
     torch.nn.init.normal_(made.weight)
@@ -100,7 +100,7 @@ def test_what_is_no_number_is_not_lost(device: str, strange: float) -> None:
 @pytest.mark.parametrize("shape", [(48, 80), (4096, 512), (16, 8208)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("kind", [FORWARD, BACKWARD])
-def test_a_gpu_narrows_as_written_out(shape: tuple[int, int], dtype: torch.dtype, kind: torch.dtype) -> None:
+def test_a_gpu_casts_as_the_cpu_does(shape: tuple[int, int], dtype: torch.dtype, kind: torch.dtype) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda").to(dtype)
     lying, standing, factor = to_float8(x, kind)

@@ -1,4 +1,4 @@
-"""Maps that are multiplied by fused give what each gives alone, laid side by side or not."""
+"""Fused linear layers give what each gives alone, whether their matrices are slices of one or not."""
 
 import copy
 
@@ -75,7 +75,7 @@ def test_an_adapter_over_one_of_them_is_added() -> None:
             torch.testing.assert_close(got, each)
 
 
-def test_a_model_at_rest_gives_the_same_and_names_nothing_new() -> None:
+def test_a_fused_model_gives_the_same_and_has_no_new_names() -> None:
     model = build("llama", layers=2, width=16, heads=4, vocab=31, context=8)
     names, ids = list(model.weights()), torch.randint(31, (2, 8))
     with torch.no_grad():

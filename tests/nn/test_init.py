@@ -1,4 +1,4 @@
-"""First values: by role and depth, each drawn from a key of its own name."""
+"""Initial values: by role and depth, each from a random stream keyed by its name."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Kernels in Triton: each compiles for a GPU, one at hand or not, from the names of its own file."""
+"""Triton kernels: each compiles for a GPU, present or not, from the names of its own file."""
 
 import importlib
 import pkgutil
@@ -139,7 +139,7 @@ def test_kernels_compile_for_a_gpu(name: str, kernel: str, given: dict[str, str]
 @pytest.mark.skipif(triton.knobs.runtime.interpret, reason="kernels are interpreted")
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize(("name", "kernel", "given", "sizes"), EARLY)
-def test_kernels_of_decoding_compile_to_begin_early_or_not(
+def test_decoding_kernels_compile_with_and_without_dependent_launch(
     name: str, kernel: str, given: dict[str, str], sizes: dict[str, Any], early: bool
 ) -> None:
     assert ("griddepcontrol" in ptx(name, kernel, given, sizes | {"EARLY": early})) is early

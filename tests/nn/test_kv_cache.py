@@ -1,4 +1,4 @@
-"""Caches: places for all tokens or for the nearest, numbers as they are or in eight bits."""
+"""KV cache: all tokens or a ring buffer of the latest, in full precision or int8."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_a_ring_says_where_each_token_stands(window: int, sinks: int) -> None:
         assert set(range(max(0, step + 1 - ring.size), step + 1)) | set(range(min(sinks, step + 1))) <= kept
 
 
-def test_taking_back_up_to_the_slack_leaves_every_window_whole() -> None:
+def test_rewinding_up_to_the_slack_keeps_every_window_whole() -> None:
     ring = RingBuffer.for_window(4, 2)
     cache = KVCache.allocate((numbered(1, 1),), 100, ring, FullKVCacheConfig())
     for step in range(60):

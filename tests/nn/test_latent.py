@@ -40,14 +40,14 @@ def filled(theirs: DeepseekV3Attention, query_latent: int | None, interleaved: b
     def ordered(turned: Tensor) -> Tensor:
         return side_by_side(turned) if interleaved else turned
 
-    asked = (theirs.q_proj if query_latent is None else theirs.q_b_proj).weight.unflatten(0, (4, 10))
-    asked = torch.cat((asked[:, :6], ordered(asked[:, 6:])), dim=1).flatten(0, 1)
+    query = (theirs.q_proj if query_latent is None else theirs.q_b_proj).weight.unflatten(0, (4, 10))
+    query = torch.cat((query[:, :6], ordered(query[:, 6:])), dim=1).flatten(0, 1)
     if query_latent is None:
-        ours.query.weight.copy_(asked)
+        ours.query.weight.copy_(query)
     else:
         ours.query.down.weight.copy_(theirs.q_a_proj.weight)
         ours.query.norm.weight.copy_(theirs.q_a_layernorm.weight)
-        ours.query.up.weight.copy_(asked)
+        ours.query.up.weight.copy_(query)
     left, turned = theirs.kv_a_proj_with_mqa.weight.split((10, 4))
     ours.latent.weight.copy_(left)
     ours.turned.weight.copy_(ordered(turned))
@@ -88,7 +88,7 @@ def test_latent_attention_equals_hugging_face(query_latent: int | None, interlea
     torch.testing.assert_close(ours.attention_weights(x, ctx), weights)
 
 
-def test_the_cache_holds_latents_and_turned_keys_only() -> None:
+def test_the_cache_holds_latents_and_rotary_keys_only() -> None:
     attention, state = build(), State.empty(2, 9)
     ctx = Context(state=state, allowed=base_mask(Context(state=state), 3, "past", CPU))
     _, slot = attention.step(torch.randn(2, 3, 16).double(), ctx, None)
@@ -96,7 +96,7 @@ def test_the_cache_holds_latents_and_turned_keys_only() -> None:
     assert attention.state_elements() == 14
 
 
-def test_one_query_asks_the_latents_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_query_attends_to_the_latents_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     attention, x = build(), torch.randn(1, 5, 16).double()
     state = State.empty(1, 5)
     ctx = Context(state=state, allowed=base_mask(Context(state=state), 4, "past", CPU))

@@ -35,7 +35,7 @@ def llama(vocab: int = 2048) -> Model:
     model = build("llama", layers=2, width=64, heads=4, kv_heads=2, hidden=96, vocab=vocab, context=64)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(2.0)  # odds that are not nearly even
+            parameter.mul_(2.0)  # probabilities that are not nearly uniform
     return model.eval()
 
 
@@ -63,7 +63,7 @@ def test_codes_of_four_bits_come_back_from_what_they_stand_for() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_kernel_of_four_bits_computes_what_is_written_out(rows: int) -> None:
+def test_int4_kernel_computes_what_is_dequantized(rows: int) -> None:
     of, x = quantize_int4(matrix()), torch.randn(rows, 96, generator=torch.Generator().manual_seed(2))
     fast, plain = CpuInt4Linear(of).matmul(x), PortableInt4Linear(of).matmul(x.bfloat16().float())
     assert (fast.float() - plain).abs().max() <= plain.abs().max() * BF16
@@ -71,26 +71,26 @@ def test_kernel_of_four_bits_computes_what_is_written_out(rows: int) -> None:
 
 @pytest.mark.parametrize("inputs", [8, 24, 96, 100])  # torch's kernel is right for multiples of 16 only
 @pytest.mark.parametrize("rows", [1, 3, 16, 17])
-def test_product_of_eight_bits_computes_what_is_written_out(rows: int, inputs: int) -> None:
-    packed = Int8Linear(matrix(inputs=inputs))
+def test_int8_product_computes_what_is_dequantized(rows: int, inputs: int) -> None:
+    quantized = Int8Linear(matrix(inputs=inputs))
     x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(2))
-    plain = F.linear(x.bfloat16().float(), packed.dequantize())
-    assert (packed.matmul(x).float() - plain).abs().max() <= plain.abs().max() * 2 * BF16
+    plain = F.linear(x.bfloat16().float(), quantized.dequantize())
+    assert (quantized.matmul(x).float() - plain).abs().max() <= plain.abs().max() * 2 * BF16
 
 
-def test_row_written_out_for_a_compiler_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed, x = Int8Linear(matrix()), torch.randn(1, 96, generator=torch.Generator().manual_seed(2))
+def test_one_row_for_a_compiler_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    quantized, x = Int8Linear(matrix()), torch.randn(1, 96, generator=torch.Generator().manual_seed(2))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    compiled = packed.matmul(x)
-    plain = F.linear(x.bfloat16().float(), packed.dequantize())
+    compiled = quantized.matmul(x)
+    plain = F.linear(x.bfloat16().float(), quantized.dequantize())
     assert (compiled - plain).abs().max() <= plain.abs().max() * 1e-5
 
 
 def test_bias_is_added_and_shape_kept() -> None:
-    packed, x, bias = Int8Linear(matrix()), torch.randn(2, 5, 96), torch.randn(48)
-    y = packed(x, torch.empty(0), bias)
+    quantized, x, bias = Int8Linear(matrix()), torch.randn(2, 5, 96), torch.randn(48)
+    y = quantized(x, torch.empty(0), bias)
     assert y.shape == (2, 5, 48)
-    assert torch.allclose(y - bias, packed(x, torch.empty(0), None), atol=1e-5)
+    assert torch.allclose(y - bias, quantized(x, torch.empty(0), None), atol=1e-5)
 
 
 def test_four_bits_need_groups_and_rows_that_fit() -> None:
@@ -102,15 +102,15 @@ def test_four_bits_need_groups_and_rows_that_fit() -> None:
 def test_a_row_of_zeros_stays_zero() -> None:
     weight = matrix()
     weight[3] = 0
-    for packed in (Int8Linear(weight), int4_linear(weight)):
-        assert packed.dequantize()[3].abs().max() == 0
+    for quantized in (Int8Linear(weight), int4_linear(weight)):
+        assert quantized.dequantize()[3].abs().max() == 0
 
 
 # --- whole models -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_packed_model_is_near_the_float_one(kind: str) -> None:
+def test_quantized_model_is_close_to_the_float_one(kind: str) -> None:
     model, ids = llama(), torch.arange(40)[None] * 7
     with torch.no_grad():
         want = model.logits(ids).double().log_softmax(-1)
@@ -121,7 +121,7 @@ def test_packed_model_is_near_the_float_one(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_packed_model_goes_on_from_a_state_as_it_reads_whole(kind: str) -> None:
+def test_quantized_model_decodes_from_a_state_as_it_reads_whole_rows(kind: str) -> None:
     model, ids = llama(), torch.randint(0, 2048, (2, 24), generator=torch.Generator().manual_seed(3))
     quantize_model(model, kind)
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_packing_frees_the_floats_and_packs_a_tied_matrix_once() -> None:
     assert model.embedding.table.int8 is model.head.kernel
 
 
-def test_shapes_and_devices_of_packed_weights_are_still_told() -> None:
+def test_quantized_weights_keep_shape_and_device() -> None:
     model = llama()
     shapes = {name: p.shape for name, p in model.named_parameters()}
     quantize_model(model, "int4")
@@ -153,14 +153,14 @@ def test_shapes_and_devices_of_packed_weights_are_still_told() -> None:
     assert all(p.device.type == "cpu" for p in model.parameters())
 
 
-def test_untied_tables_are_packed_and_small_ones_left() -> None:
+def test_untied_tables_are_quantized_and_small_ones_are_not() -> None:
     model = build("gpt2", layers=1, width=64, heads=4, vocab=512, context=32)
     quantize_model(model, "int8")
     assert model.head.kernel is None  # a table of few ids is left, and the head with it
     assert not model.embedding.weight.isnan().any()
 
 
-def test_routers_are_not_packed() -> None:
+def test_routers_are_not_quantized() -> None:
     model = small_preset(own_presets()["mixtral"] if "mixtral" in own_presets() else own_presets()["switch"]).build()
     quantize_model(model, "int8")
     routers = [m for m in model.modules() if isinstance(m, Router)]
@@ -168,7 +168,7 @@ def test_routers_are_not_packed() -> None:
     assert all(router.scores.kernel is None for router in routers)
 
 
-def test_maps_laid_together_before_are_freed_too() -> None:
+def test_linears_fused_before_are_freed_too() -> None:
     from heddle.nn.base import fuse_linears
 
     model = llama()
@@ -177,7 +177,7 @@ def test_maps_laid_together_before_are_freed_too() -> None:
     assert all(module.fused_weight is None for module in model.modules() if isinstance(module, FusedLinear))
 
 
-def test_packed_model_refuses_to_learn() -> None:
+def test_quantized_model_refuses_training() -> None:
     model = llama()
     quantize_model(model, "int8")
     with pytest.raises(UsageError, match="cannot be trained"):
@@ -185,7 +185,7 @@ def test_packed_model_refuses_to_learn() -> None:
     assert not any(p.requires_grad for p in model.parameters())
 
 
-def test_packed_model_refuses_to_be_saved() -> None:
+def test_quantized_model_refuses_to_be_saved() -> None:
     model = llama()
     quantize_model(model, "int8")
     assert is_quantized(model)
@@ -201,7 +201,7 @@ def test_adapters_must_be_merged_first() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cast_of_the_model_leaves_packed_numbers_as_they_are(kind: str) -> None:
+def test_a_cast_of_the_model_keeps_codes_and_scales(kind: str) -> None:
     model, ids = llama(), torch.arange(12)[None] * 7
     quantize_model(model, kind)
     before = [
@@ -222,7 +222,7 @@ def test_four_bits_for_a_cpu_do_not_leave_it() -> None:
     assert Int8Linear(matrix()).to("meta").codes.device.type == "meta"
 
 
-def test_where_four_bits_fit_nowhere_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_tells_where_four_bits_fit_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     quantize_model(build("gpt2", layers=1, width=40, heads=2, vocab=2048, context=32), "int4")
     quantize_model(build("lstm_lm", layers=1, width=40, vocab=64, context=32), "int8")
     quantize_model(llama(), "int4")

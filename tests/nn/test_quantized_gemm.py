@@ -1,4 +1,4 @@
-"""Coded: kernels for packed matrices compute what the matrices stand for, interpreted where there is no GPU."""
+"""Quantized GEMM kernels compute products with the dequantized matrices, interpreted where there is no GPU."""
 
 import importlib
 import json
@@ -20,14 +20,14 @@ import json
 import torch, triton
 import triton.language as tl
 from heddle.nn.quantization import Int8Linear
-from heddle.nn.kernels import quantized_gemm as coded
+from heddle.nn.kernels import quantized_gemm as gemm
 from heddle.nn.quantization.quantized_linear import PortableInt4Linear, quantize_int4
 
 @triton.jit
 def plain(codes):  # an interpreter knows no assembly
     return (codes >> 4).to(tl.float32), (codes & 15).to(tl.float32)
 
-coded._unpack = plain
+gemm._unpack = plain
 worst = {}
 
 def look(kind, found, wanted):
@@ -45,21 +45,21 @@ for outputs, inputs in ((48, 256), (192, 512), (80, 192), (160, 1024), (100, 576
     four.codes, four.scales, eight.scales = among(four.codes), among(four.scales), among(eight.scales)
     for count in (1, 2):
         x = among(torch.randn(count, inputs))
-        look("few", coded.int4_gemv(x, four.codes, four.scales), x @ four.dequantize().T)
-        torch.library.opcheck(coded.int4_gemv, (x, four.codes, four.scales))
+        look("gemv", gemm.int4_gemv(x, four.codes, four.scales), x @ four.dequantize().T)
+        torch.library.opcheck(gemm.int4_gemv, (x, four.codes, four.scales))
     for count in (3, 50):
         x = among(torch.randn(count, inputs).half())
-        parts = coded.split_k_gemm(x, four.codes, four.scales)
+        parts = gemm.split_k_gemm(x, four.codes, four.scales)
         look("four, whole" if len(parts) == 1 else "four", parts.sum(0), x.float() @ four.dequantize().half().float().T)
-        parts = coded.split_k_gemm(x, eight.codes, eight.scales)
+        parts = gemm.split_k_gemm(x, eight.codes, eight.scales)
         look("eight, whole" if len(parts) == 1 else "eight", parts.sum(0), x.float() @ eight.dequantize().T)
-        torch.library.opcheck(coded.split_k_gemm, (x, four.codes, four.scales))
-        torch.library.opcheck(coded.split_k_gemm, (x, eight.codes, eight.scales))
+        torch.library.opcheck(gemm.split_k_gemm, (x, four.codes, four.scales))
+        torch.library.opcheck(gemm.split_k_gemm, (x, eight.codes, eight.scales))
 print(json.dumps(worst))
 """
 
 
-def test_interpreted_kernels_compute_what_is_written_out() -> None:
+def test_interpreted_kernels_compute_what_is_dequantized() -> None:
     given = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, check=False, timeout=280, env=given
@@ -68,11 +68,11 @@ def test_interpreted_kernels_compute_what_is_written_out() -> None:
     worst = json.loads(done.stdout.splitlines()[-1])
     for kind in ("four, whole", "eight, whole"):
         assert 2e-5 < worst.pop(kind) < 1e-3  # what no program has to add to leaves in the vectors' own dtype
-    assert set(worst) == {"few", "four", "eight"}
+    assert set(worst) == {"gemv", "four", "eight"}
     assert max(worst.values()) < 2e-6
 
 
-def test_assembly_widens_both_halves_of_four_bytes_in_order() -> None:
+def test_assembly_unpacks_both_halves_of_four_bytes_in_order() -> None:
     text = importlib.import_module("heddle.nn.kernels.quantized_gemm").UNPACK.value
     held = {"$8": 0x1A2B3C4D}
     for line in text.strip("{} ").split(";"):
@@ -93,19 +93,19 @@ def test_assembly_widens_both_halves_of_four_bytes_in_order() -> None:
     assert [held[f"${number}"] for number in range(8)] == [0x4, 0x3, 0x2, 0x1, 0xD, 0xC, 0xB, 0xA]
 
 
-# What takes a product: a kernel for few vectors, one for many, or torch after the matrix is written out.
+# Which kernel computes a product: the GEMV, the GEMM, or torch after the matrix is dequantized.
 TAKES = [
-    ((256, 512), torch.bfloat16, {1: "few", 2: "few", 3: "many", 64: "many", 65: None}),
-    ((256, 512), torch.float32, {1: "few", 2: "few", 3: None}),
-    ((64, 576), torch.float16, {1: "few", 5: "many", 64: "many"}),
-    ((4096, 11_008), torch.bfloat16, {1: "many", 16: "many", 100: None}),
+    ((256, 512), torch.bfloat16, {1: "gemv", 2: "gemv", 3: "gemm", 64: "gemm", 65: None}),
+    ((256, 512), torch.float32, {1: "gemv", 2: "gemv", 3: None}),
+    ((64, 576), torch.float16, {1: "gemv", 5: "gemm", 64: "gemm"}),
+    ((4096, 11_008), torch.bfloat16, {1: "gemm", 16: "gemm", 100: None}),
     ((64, 96), torch.bfloat16, {1: None, 16: None}),  # three groups: one lies in both halves of a row
 ]
 
 
 @pytest.mark.parametrize(("shape", "dtype", "takers"), TAKES)
 @torch.inference_mode()
-def test_who_takes_a_product_of_four_bits(
+def test_which_kernel_computes_an_int4_product(
     shape: tuple[int, int], dtype: torch.dtype, takers: dict[int, str | None]
 ) -> None:
     with FakeTensorMode():
@@ -114,12 +114,12 @@ def test_who_takes_a_product_of_four_bits(
             x = torch.empty(count, shape[1], device="cuda", dtype=dtype)
             takes = kernels.uses_quantized_gemm(x, four.codes, four.scales)
             held = kernels._fits_int4_gemv(x, four.codes, four.scales)
-            assert (("few" if held else "many") if takes else None) == taker
+            assert (("gemv" if held else "gemm") if takes else None) == taker
             assert four.matmul(x).shape == (count, shape[0])
 
 
 @torch.inference_mode()
-def test_who_takes_a_product_of_eight_bits() -> None:
+def test_which_kernel_computes_an_int8_product() -> None:
     with FakeTensorMode():
         eight = Int8Linear(torch.empty(100, 576, device="cuda"))
         for count in (1, 2, 3, 64, 65):

@@ -1,4 +1,4 @@
-"""Scores: each kind against its formula, and the ways to mix values by them: fused, folded and written out are one."""
+"""Attention scores: each kind against its formula; fused, folded and unfused backends agree."""
 
 import dataclasses
 import math
@@ -50,7 +50,7 @@ def inputs(kv_heads: int = 2, queries: int = 7, keys: int = 9) -> AttentionInput
 
 
 def variants(queries: int) -> dict[str, AttentionInputs]:
-    """Return one meeting for everything that may lie between queries and keys."""
+    """Return inputs with every kind of mask, bias and relative terms."""
     draw = torch.Generator().manual_seed(1)
     plain = inputs(queries=queries)
     allowed = (torch.rand(3, 1, queries, 9, generator=draw) < 0.6) | torch.eye(queries, 9, dtype=torch.bool)
@@ -137,7 +137,7 @@ def test_weights_sum_to_one_and_to_less_beside_a_sink() -> None:
             torch.testing.assert_close(sums, torch.ones_like(sums))
 
 
-def test_half_precision_on_a_cpu_is_near_the_exact_answer() -> None:
+def test_half_precision_on_a_cpu_is_close_to_the_exact_result() -> None:
     query, key, value = torch.randn(3, 2, 4, 33, 16, generator=torch.Generator().manual_seed(1)).unbind()
     score = DotScoreConfig().build(4, 16)
     exact = score.attend(AttentionInputs(query.double(), key.double(), value.double(), causal=True))

@@ -12,8 +12,8 @@ def state() -> State:
     return State.empty(3, 8).advance(torch.tensor([2, 5, 1])).with_slot("0.mixer", hidden)
 
 
-def cache(like: torch.Tensor, room: int) -> KVCache:
-    return KVCache.allocate((like, like), room, None, FullKVCacheConfig())
+def cache(like: torch.Tensor, capacity: int) -> KVCache:
+    return KVCache.allocate((like, like), capacity, None, FullKVCacheConfig())
 
 
 def test_advance_counts_each_row_for_itself() -> None:
@@ -56,13 +56,13 @@ def test_a_carried_state_survives_as_named_tensors() -> None:
 
 
 def test_a_cache_is_not_carried_between_batches() -> None:
-    cached = State.empty(1, 4).with_slot("0.mixer", cache(torch.zeros(1, 1, 1, 2), room=4))
+    cached = State.empty(1, 4).with_slot("0.mixer", cache(torch.zeros(1, 1, 1, 2), capacity=4))
     with pytest.raises(ConfigError, match="recurrent mixers only"):
         cached.tensors()
 
 
 def test_growing_keeps_what_was_seen() -> None:
-    kept = cache(torch.zeros(2, 1, 1, 4), room=3)
+    kept = cache(torch.zeros(2, 1, 1, 4), capacity=3)
     kept.write((torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4) * 2), torch.arange(3)[None], None)
     grown = State.empty(2, 3).with_slot("a", kept).with_slot("b", HiddenState((torch.ones(2, 5),))).resize(7)
     assert grown.capacity == 7
@@ -81,6 +81,6 @@ def test_choosing_all_rows_in_order_by_number_copies_nothing() -> None:
 def test_recurrent_parts_cannot_take_tokens_back() -> None:
     assert state().can_rewind(0)
     assert not state().can_rewind(1)
-    cached = State.empty(1, 4).with_slot("a", cache(torch.zeros(1, 1, 1, 2), room=4))
+    cached = State.empty(1, 4).with_slot("a", cache(torch.zeros(1, 1, 1, 2), capacity=4))
     assert cached.can_rewind(3)
     assert cached.advance(3).rewind(torch.tensor([1])).lengths.tolist() == [1]

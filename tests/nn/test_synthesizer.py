@@ -68,11 +68,11 @@ def made_score(pattern: Pattern, query: Tensor | None, head: int, i: int, j: int
     raise AssertionError(pattern)
 
 
-def blended(blend: Blend | None, asked: Tensor, score: Tensor) -> Tensor:
+def blended(blend: Blend | None, dot_scores: Tensor, score: Tensor) -> Tensor:
     if not isinstance(blend, Alpha):
-        return asked + score
+        return dot_scores + score
     share = 1 / (1 + (-blend.alpha[0]).exp())
-    return (1 - share) * asked + share * score
+    return (1 - share) * dot_scores + share * score
 
 
 def written_out(module: Synthesizer, row: Tensor, causal: bool) -> Tensor:
@@ -136,7 +136,7 @@ def test_a_bias_by_position_is_added_to_the_scores() -> None:
 
 
 @torch.no_grad()
-def test_the_cache_holds_values_alone_where_no_key_is_asked() -> None:
+def test_the_cache_holds_values_alone_without_keys() -> None:
     for blend, held in ((AloneConfig(), 1), (PlusConfig(), 2)):
         module = made(DensePatternConfig(), blend)
         ctx = Context(state=State.empty(3, LENGTH), allowed=base_mask(Context(), LENGTH, "past", torch.device("cpu")))

@@ -1,4 +1,4 @@
-"""First values: later layers mix them in by shares of their own, caches hold the mix, misuse is refused."""
+"""Value residual: later layers mix in the first layer's values, caches hold the sum, misuse is refused."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Horizon: while it learns, attention sees what a window of that size would show it, and everything otherwise."""
+"""Window warm-up: in training attention sees a window of that size, and everything otherwise."""
 
 import os
 import subprocess
@@ -31,17 +31,17 @@ MODELS = {
 
 
 def windowed(config: LanguageModelConfig, size: int) -> LanguageModelConfig:
-    """Return the model with a mask in the horizon's place."""
+    """Return the model with a mask instead of the warm-up window."""
     return swap(AttentionConfig, lambda a: replace(a, mask=SlidingWindowConfig(size=size)))(config)
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("ctx", [Context(), Context(documents=DOCUMENTS)], ids=["one", "packed"])
-def test_with_a_horizon_a_model_learns_as_with_a_window(name: str, ctx: Context) -> None:
-    model, horizon = MODELS[name].build(0), torch.tensor(0)
-    assert set_warmup_window(model, horizon) == 2
+def test_with_window_warmup_a_model_trains_as_with_a_window(name: str, ctx: Context) -> None:
+    model, window = MODELS[name].build(0), torch.tensor(0)
+    assert set_warmup_window(model, window) == 2
     for size in (1, 3, 8, 12):
-        horizon.fill_(size)
+        window.fill_(size)
         other = windowed(MODELS[name], size).build(0)
         assert torch.allclose(model(IDS, ctx), other(IDS, ctx), atol=1e-5), size
 
@@ -87,13 +87,13 @@ from heddle.nn.attention import set_warmup_window
 
 model, plain = (around(ATTENTION, CHANNEL).build(0) for _ in range(2))
 compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
-horizon, ids = torch.tensor(0), torch.arange(24).view(2, 12) % 23
+window, ids = torch.tensor(0), torch.arange(24).view(2, 12) % 23
 graphs = []
 for size in (2, 5, None, 7, None):
     if size is not None:
-        horizon.fill_(size)
+        window.fill_(size)
     for one in (model, plain):
-        set_warmup_window(one, None if size is None else horizon)
+        set_warmup_window(one, None if size is None else window)
         one.zero_grad()
     for one, call in ((model, compiled), (plain, plain)):
         call(ids).square().sum().backward()
@@ -113,11 +113,11 @@ torch.manual_seed(0)
 attention = AttentionConfig(heads=4).build(256, Place()).cuda()
 for weight in attention.parameters():
     torch.nn.init.normal_(weight, std=0.06)
-x, horizon = torch.randn(2, 1024, 256, device="cuda"), torch.tensor(0, device="cuda")
-set_warmup_window(attention, horizon)
+x, window = torch.randn(2, 1024, 256, device="cuda"), torch.tensor(0, device="cuda")
+set_warmup_window(attention, window)
 compiled = torch.compile(attention, fullgraph=True, dynamic=False, mode="reduce-overhead")
 for size in (100, 300, 100, 1024, 300):
-    horizon.fill_(size)
+    window.fill_(size)
     found = []
     for call in (compiled, attention):
         attention.zero_grad()
