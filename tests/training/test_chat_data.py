@@ -20,7 +20,7 @@ from heddle.data.sources import corpus_for
 from heddle.models.networks import LanguageModel
 from heddle.tasks.scoring import evaluate
 from heddle.text.chat import Chat, find_template, load_template
-from heddle.training import RunConfig, ShareConfig
+from heddle.training import MixConfig, RunConfig
 from heddle.training.loop import Trainer
 
 
@@ -159,7 +159,7 @@ def test_without_a_template_one_line_says_what_to_give(rows: Path, tmp_path: Pat
 
 def test_texts_are_mixed_in_beside_conversations(rows: Path, tmp_path: Path) -> None:
     text = corpus_for(str(write_text(tmp_path / "text.txt")))
-    config = replace(short(rows, data__template="plain"), mix=(ShareConfig(data=text, weight=0.5),))
+    config = replace(short(rows, data__template="plain"), mix=(MixConfig(data=text, weight=0.5),))
     trainer = trainer_for(config, tmp_path / "run")
     batches = [batch for _, batch in zip(range(8), trainer.loader, strict=False)]
     full = [float(row.mean()) for batch in batches for row in batch.weights]

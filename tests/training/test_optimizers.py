@@ -124,7 +124,7 @@ def test_the_rate_is_a_factor_of_each_groups_own_peak() -> None:
     optimizers = MuonConfig(learning_rate=0.02, rest=AdamWConfig(learning_rate=0.004)).build(model_of("gpt2"))
     optimizers.set_learning_rate(0.5)
     assert {group["lr"] for group in optimizers.groups()} == {0.01, 0.002}
-    assert optimizers.rate == 0.01
+    assert optimizers.learning_rate == 0.01
     optimizers.set_learning_rate(1.0)
     assert {group["lr"] for group in optimizers.groups()} == {0.02, 0.004}
 

@@ -18,7 +18,7 @@ from heddle.data.sources import CorpusConfig, corpus_for
 from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import PresetConfig
 from heddle.nn.positions import AlibiPositionConfig
-from heddle.training import RunConfig, RunEnvironment, ShareConfig, set_up, setup
+from heddle.training import MixConfig, RunConfig, RunEnvironment, set_up, setup
 from heddle.training.loop import Trainer
 from heddle.training.optimizers import AdamWConfig, MuonConfig
 
@@ -167,7 +167,7 @@ def test_a_fine_tuned_run_goes_on_after_its_parent_is_gone(text: Path, tmp_path:
 
 def test_a_further_corpus_is_mixed_in_by_weight(text: Path, tmp_path: Path) -> None:
     (tmp_path / "digits.txt").write_text("0123456789 " * 300)
-    share = ShareConfig(data=corpus_for(str(tmp_path / "digits.txt")), weight=0.5)
+    share = MixConfig(data=corpus_for(str(tmp_path / "digits.txt")), weight=0.5)
     config = replace(short(text, training__batch=100, training__micro_batch=None), mix=(share,))
     trainer = trainer_for(config, tmp_path / "run")
     digits, rows = 0, 0
@@ -181,7 +181,7 @@ def test_a_further_corpus_is_mixed_in_by_weight(text: Path, tmp_path: Path) -> N
 
 
 def test_streams_cannot_be_mixed(text: Path, tmp_path: Path) -> None:
-    config = replace(streaming(short(text)), mix=(ShareConfig(data=corpus_for(str(text))),))
+    config = replace(streaming(short(text)), mix=(MixConfig(data=corpus_for(str(text))),))
     with pytest.raises(ConfigError, match=r"rows\.kind: want packed, to mix several corpora"):
         trainer_for(config, tmp_path / "run")
 
