@@ -54,6 +54,10 @@ METRICS: dict[str, str] = {"rate": "learning_rate"}
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
 ADDED: dict[str, list[str]] = {}
 REMOVED: dict[str, list[str]] = {}
+OPTION_NAMES = (
+    "max_tokens min_tokens samples seconds stretch alternatives chunk cache compile temperature top_k top_p min_p typical "
+    "seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy"
+).split()  # of generation; `strategy` names a kind of decoding that the library has not
 RECIPES = ("first", "characters", "lstm_characters", "lstm", "awd_lstm", "awd_lstm_sgd", "gpt2", "speedrun", "finetune")
 CHANGED: dict[str, dict[str, Any]] = {
     "configs": {
@@ -62,6 +66,10 @@ CHANGED: dict[str, dict[str, Any]] = {
         "training.reduction": ["fast|deterministic", "fast"],
     },
     "recipes": {f"{recipe}: format": 3 for recipe in (*RECIPES, "translate", "translate_attention", "translate_lstm")},
+    "public": {
+        **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("follow", "generate", "generate_ids", "stream")},
+        "heddle.build(**options)": "2 options",
+    },
 }
 
 # Goldens that differ on purpose, each with the reason: "runs: lora: weights", "logits: gpt2".
