@@ -23,7 +23,7 @@ from heddle.nn.stack import (
     ReZeroConfig,
     ScaledConfig,
 )
-from heddle.nn.stack.joins import GatedJoin, Join
+from heddle.nn.stack.block import GatedJoin, Join
 
 WIDTH = 6
 

@@ -18,8 +18,7 @@ from heddle.nn.attention import (
     ScoreConfig,
     SinkScoreConfig,
 )
-from heddle.nn.attention.backends import AttentionCall, unfused
-from heddle.nn.attention.inputs import RelativeTerms
+from heddle.nn.attention.backends import AttentionCall, RelativeTerms, unfused
 
 CONFIGS = [
     DotScoreConfig(),

@@ -1,6 +1,7 @@
 """Attention: scaled dot-product, grouped-query, latent and cross-attention, sliding windows, Synthesizers."""
 
 from heddle.nn.attention.attention import Attention, AttentionConfig, set_warmup_window
+from heddle.nn.attention.backends import AttentionInputs
 from heddle.nn.attention.branched import (
     BranchedAttentionConfig,
     BranchedCrossAttentionConfig,
@@ -10,7 +11,6 @@ from heddle.nn.attention.branched import (
 )
 from heddle.nn.attention.cross import CrossAttention, CrossAttentionConfig
 from heddle.nn.attention.explain import Phase, Situation, explain_backend
-from heddle.nn.attention.inputs import AttentionInputs
 from heddle.nn.attention.latent import LatentAttentionConfig, LatentWidthsConfig
 from heddle.nn.attention.projections import AttentionPart, ProjectionsConfig, head_width_for
 from heddle.nn.attention.scores import (

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from heddle.core import part
 from heddle.core.shapes import Stream
+from heddle.nn.attention.backends import AttentionInputs, RelativeTerms, WarmupWindow
 from heddle.nn.attention.flex_attention import FlexMask
-from heddle.nn.attention.inputs import AttentionInputs, RelativeTerms, WarmupWindow
 from heddle.nn.attention.kv_update import update_kv_cache
 from heddle.nn.attention.projections import (
     AttentionPart,

@@ -3,7 +3,7 @@
 from heddle.core import ConfigError, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.attention.attention import MultiHeadAttention
-from heddle.nn.attention.inputs import AttentionInputs
+from heddle.nn.attention.backends import AttentionInputs
 from heddle.nn.attention.projections import ProjectionsConfig, check_heads, head_width_for
 from heddle.nn.attention.scores import DotScoreConfig, ScoreConfig
 from heddle.nn.base import Context, CrossConfig, FusedLinear, Place

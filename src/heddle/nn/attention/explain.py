@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from heddle.nn.attention.attention import Attention, MultiHeadAttention
-from heddle.nn.attention.backends import AttentionCall, Backend, choose_backend
-from heddle.nn.attention.inputs import AttentionInputs
+from heddle.nn.attention.backends import AttentionCall, AttentionInputs, Backend, choose_backend
 from heddle.nn.attention.latent import LatentAttention
 from heddle.nn.attention.projections import AttentionPart
 from heddle.nn.attention.scores import GeneralScore, Score

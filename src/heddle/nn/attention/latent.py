@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, part, settings
 from heddle.core.shapes import Float, Stream
-from heddle.nn.attention.inputs import AttentionInputs
+from heddle.nn.attention.backends import AttentionInputs
 from heddle.nn.attention.kv_update import update_kv_cache
 from heddle.nn.attention.projections import AttentionPart, PerHead, ProjectionsConfig
 from heddle.nn.attention.scores import DotScoreConfig

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, settings
 from heddle.core.shapes import Float, Stream
-from heddle.nn.attention.inputs import AttentionInputs, Scores
+from heddle.nn.attention.backends import AttentionInputs, Scores
 from heddle.nn.attention.scores import Score, ScoreConfig
 from heddle.nn.base import Context, Stateful
 from heddle.nn.layers import NoNormConfig, NormConfig

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from heddle.core import Config, ConfigError, part
-from heddle.nn.attention.backends import Output, attend
-from heddle.nn.attention.inputs import AttentionInputs, Scores
+from heddle.nn.attention.backends import AttentionInputs, Output, Scores, attend
 from heddle.nn.base import InitialValues, Module, Role, upcast
 from heddle.nn.layers import apply_softcap
 

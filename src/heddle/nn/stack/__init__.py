@@ -1,7 +1,10 @@
 """Stack: blocks of branches, residual joins, and the plans that make depth out of blocks."""
 
-from heddle.nn.stack.block import Block, BlockConfig, Branch, BranchConfig
-from heddle.nn.stack.joins import (
+from heddle.nn.stack.block import (
+    Block,
+    BlockConfig,
+    Branch,
+    BranchConfig,
     GatedConfig,
     HighwayConfig,
     JoinConfig,
