@@ -11,11 +11,11 @@ SOURCE = Path(__file__).parents[2] / "src" / "heddle"
 TERMS = """
 KV cache; prefill; gradient accumulation; truncated BPTT; quantization; speculative decoding; nucleus sampling; beam
 search; sliding window; label smoothing; weight tying; load balancing; logits processor; constrained decoding;
-contrastive search; top-k sampling; repetition penalty; minimum Bayes risk; scaled dot-product attention; grouped-
-query attention; latent attention; cross-attention; rotary embedding; ALiBi; RMSNorm; gated linear unit; mixture of
-experts; LoRA; activation checkpointing; moving average of weights; gradient clipping; learning-rate warm-up; sequence
-packing; length bucketing; scheduled sampling; teacher forcing; byte-pair encoding; masked language modelling; early
-stopping; adaptive softmax
+contrastive search; top-k sampling; repetition penalty; minimum Bayes risk; scaled dot-product attention;
+grouped-query attention; latent attention; cross-attention; rotary embedding; ALiBi; RMSNorm; gated linear unit;
+mixture of experts; LoRA; activation checkpointing; moving average of weights; gradient clipping; learning-rate
+warm-up; sequence packing; length bucketing; scheduled sampling; teacher forcing; byte-pair encoding; masked language
+modelling; early stopping; adaptive softmax
 """
 
 

@@ -60,7 +60,7 @@ def test_several_samples_stand_side_by_side_and_one_text_gives_one(lm: LM) -> No
     found = lm.generate(["Once", "a"], max_tokens=6, temperature=1.5, samples=3)
     assert len(found) == 6 and len(set(found)) == 6
     assert [found[0], found[3]] == lm.generate(["Once", "a"], max_tokens=6, temperature=1.5)
-    with pytest.raises(UsageError, match="samples: want 1 for one text"):
+    with pytest.raises(UsageError, match="samples: want 1 for a single prompt"):
         lm.generate("Once", max_tokens=6, temperature=1.5, samples=3)
 
 
