@@ -15,7 +15,8 @@ from heddle.decoding.search import BeamSearch
 
 
 def test_every_kind_of_choice_is_filed() -> None:
-    assert set(kinds(DecodingStrategy)) == {"greedy", "draw", "beams", "contrastive"}
+    own = {name for name, kind in kinds(DecodingStrategy).items() if kind.__module__.startswith("heddle.")}
+    assert own == {"greedy", "draw", "beams", "contrastive"}
 
 
 @pytest.mark.parametrize(

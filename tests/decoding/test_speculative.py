@@ -306,7 +306,7 @@ def test_what_cannot_be_guessed_is_refused_in_one_line() -> None:
     with pytest.raises(UsageError, match="draft: want the model's vocabulary of 11 ids, got 23"):
         guessed(made, GenerationConfig(), ModelDraft(model=model("gpt2", vocab=23)))
     for choice in (BeamSearch(), ContrastiveSearch()):
-        with pytest.raises(UsageError, match="draft: want tokens that are drawn or the best"):
+        with pytest.raises(UsageError, match="draft: want sampling or greedy decoding"):
             guessed(made, GenerationConfig(choice=choice), LookupDraft())
     with pytest.raises(UsageError, match="draft: want a language model"):
         guessed(made, GenerationConfig(max_tokens=3), ModelDraft(model=replace(pair(), vocab=VOCAB).build(0)))

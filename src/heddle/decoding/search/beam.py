@@ -73,7 +73,7 @@ class BeamSearch(DecodingStrategy):
     def check_source(self, has_source: bool) -> None:
         """Refuse coverage of a source, where there is none."""
         if self.coverage and not has_source:
-            raise ConfigError("coverage", want="0, for a language model has no source", got=self.coverage)
+            raise ConfigError("coverage", want="0, since a language model has no source", got=self.coverage)
 
     def decode(
         self,

@@ -119,7 +119,7 @@ def draft_chooser(config: GenerationConfig) -> TokenChooser:
     """Return how tokens are chosen, for drafts to propose them; refuse strategies that need more than the logits."""
     chooser = config.choice.chooser
     if chooser is None:
-        raise UsageError(f"draft: want tokens that are drawn or the best, got {config.choice.kind}")
+        raise UsageError(f"draft: want sampling or greedy decoding, got {config.choice.kind}")
     return chooser
 
 
