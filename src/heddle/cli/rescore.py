@@ -138,8 +138,8 @@ def _check_no_model(model: list[str] | None, weight: list[str] | None, ending: T
     others = (("ending", ending is not TextEnding.DOCUMENT), ("weights", weights != "auto"))
     for name, value in (("model", model), ("weight", common), *others):
         if value:
-            wish = "NAME=W" if name == "weight" else "none"
-            raise UsageError(f"{name}: want {wish} beside --no-model, since there is no model")
+            wanted = "NAME=W" if name == "weight" else "none"
+            raise UsageError(f"{name}: want {wanted} beside --no-model, since there is no model")
 
 
 def _form(words: str | None) -> "NormalizerConfig | None":
