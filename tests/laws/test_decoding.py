@@ -15,7 +15,7 @@ from heddle.decoding import sampling
 from heddle.decoding.generation import GenerationConfig, MultinomialSampling, complete, generate, stream
 from heddle.decoding.runtime import PrefixCache, Request, make_requests
 from heddle.decoding.sampling import RowPosition
-from heddle.decoding.scoring import nll_given_source, nll_sliding_window
+from heddle.decoding.scoring import ScoringWindows, nll_given_source, nll_sliding_window
 from heddle.decoding.search import BeamSearch
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
@@ -249,7 +249,7 @@ def test_scores_are_those_of_the_model(case: Case) -> None:
     if isinstance(model, EncoderDecoder):
         found = nll_given_source(model, [source, source], [row, row[:3]], 0)
     else:
-        found = list(nll_sliding_window(model, [row, row[:3]], Windows(length=CONTEXT, stride=CONTEXT), 0))  # type: ignore[arg-type]
+        found = list(nll_sliding_window(model, [row, row[:3]], ScoringWindows(length=CONTEXT, stride=CONTEXT), 0))  # type: ignore[arg-type]
     assert torch.allclose(found[0].double(), wanted, atol=1e-5)
     assert torch.allclose(found[1].double(), wanted[:3], atol=1e-5)
 
@@ -260,7 +260,7 @@ def test_a_model_that_sees_all_is_refused() -> None:
         with pytest.raises(UsageError):
             write(model, ROWS, GREEDY)
         with pytest.raises(UsageError):
-            list(nll_sliding_window(model, [prompt for prompt, _ in ROWS], Windows(length=4, stride=4), 0))
+            list(nll_sliding_window(model, [prompt for prompt, _ in ROWS], ScoringWindows(length=4, stride=4), 0))
 
 
 # --- planted faults ---------------------------------------------------------------------------------------------------

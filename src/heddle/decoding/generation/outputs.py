@@ -45,8 +45,8 @@ class Completion:
     ids: list[int]
     reason: FinishReason
     token_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    logprob: float | None = None  # of all new ids, where a search computed it
-    score: float | None = None  # by which a search ranked it
+    logprob: float | None = field(default=None, compare=False)  # of all new ids, where a search computed it
+    score: float | None = field(default=None, compare=False)  # by which a search ranked it
 
     @classmethod
     def from_steps(cls, steps: Sequence[StepOutput]) -> "Completion":
