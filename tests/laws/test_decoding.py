@@ -301,8 +301,10 @@ def forget_the_source(patch: pytest.MonkeyPatch) -> None:
     """Find beginnings whatever their source was."""
     real = PrefixCache.find
     patch.setattr(PrefixCache, "find", lambda self, ids, source=None, cache=None: real(self, ids, None, cache))
-    kept = PrefixCache.keep
-    patch.setattr(PrefixCache, "keep", lambda self, ids, state, source=None, row=0: kept(self, ids, state, None, row))
+    stored = PrefixCache.store
+    patch.setattr(
+        PrefixCache, "store", lambda self, ids, state, source=None, row=0: stored(self, ids, state, None, row)
+    )
 
 
 def take_too_much_back(patch: pytest.MonkeyPatch) -> None:
