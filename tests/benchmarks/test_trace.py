@@ -1,4 +1,4 @@
-"""Trace budget: how many files and calls a reader must follow through one attention branch."""
+"""Trace budget: how many files and calls a reader must follow through one attention branch and one training step."""
 
 import importlib.util
 from pathlib import Path
@@ -20,3 +20,9 @@ def test_the_mixer_branch_keeps_its_budget() -> None:
     found = module.mixer_branch()
     assert len(found.files) <= module.MIXER_FILES, found.files
     assert len(found.calls) <= module.MIXER_CALLS, found.calls
+
+
+def test_a_training_step_keeps_its_budget() -> None:
+    module = trace()
+    found = module.training_step()
+    assert 0 < len(found.files) <= module.TRAINING_FILES, found.files
