@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import torch
 from entry_point import positive, run_main
-from heddle.decoding.generation.decoders import StaticStep
 from results import need_gpu, record
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core.system import choose_hardware, peak_flops
 from heddle.decoding.generation import GenerationConfig, generate
+from heddle.decoding.generation.decoders import StaticStep
 from heddle.decoding.runtime import cuda_graphs
 from heddle.models import forward_flops
 from heddle.models.networks import LanguageModel

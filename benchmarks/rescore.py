@@ -69,7 +69,8 @@ def overrides(out: Path, size: str, steps: int) -> list[str]:
         f"training.steps={steps}",
         f"training.batch={batch}",
         f"training.micro_batch={micro}",
-        "training.optimizer={kind: muon, learning_rate: 0.02, weight_decay: 0.01, rest: {kind: adamw, learning_rate: 0.003, weight_decay: 0.0}}",
+        "training.optimizer={kind: muon, learning_rate: 0.02, weight_decay: 0.01, "
+        "rest: {kind: adamw, learning_rate: 0.003, weight_decay: 0.0}}",
         f"training.schedule={{kind: stable_decay, warmup: {min(100, steps // 10)}, decay: 0.6}}",
         f"every={{log: 20, validate: {max(PROBE, steps // 8)}, save: {steps}, sample: {steps}}}",
         "keep.last=1",

@@ -106,7 +106,8 @@ class Job:
             f"model={{kind: preset, {MODELS[self.model]}, dropout: {setting.dropout}}}",
             f"rows={{kind: {rows}}}",
             f"training.batch={batch}",
-            f"training.optimizer={{kind: adamw, learning_rate: {setting.rate}, betas: [0.9, 0.99], weight_decay: {setting.decay}}}",
+            f"training.optimizer={{kind: adamw, learning_rate: {setting.rate}, betas: [0.9, 0.99], "
+            f"weight_decay: {setting.decay}}}",
             f"training.clip={1.0 if attention else 0.25}",
             f"training.steps={self.steps}",
             f"training.schedule={{kind: cosine, warmup: {max(1, self.steps // 25)}, floor: 0.0}}",

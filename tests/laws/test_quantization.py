@@ -6,8 +6,7 @@ from laws.cases import CONTEXT, Case, cases, ids, loud
 
 from heddle.models.networks import LanguageModel
 from heddle.models.surgery import merge_adapters
-from heddle.nn.quantization import quantize
-from heddle.nn.quantization import quantize_model
+from heddle.nn.quantization import quantize, quantize_model
 
 NEAR = 0.05  # of the largest score: products are in bfloat16, and parts that choose may choose otherwise
 

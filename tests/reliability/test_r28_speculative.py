@@ -11,9 +11,9 @@ import pytest
 from reliability.test_r28_sampling import PROMPT, SETTINGS, VOCAB, exact, model, p_value
 
 from heddle.core import replace
-from heddle.decoding.sampling import RowPosition
 from heddle.decoding.generation import GenerationConfig, MultinomialSampling, generate
 from heddle.decoding.runtime import make_requests
+from heddle.decoding.sampling import RowPosition
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.models.networks import LanguageModel
 
