@@ -11,7 +11,7 @@ from laws.cases import ATTENTION, CHANNEL, CROSS, pair, small, tower
 from torch import Tensor
 
 from heddle.core import replace
-from heddle.decoding.generation import Completion, GenerationConfig
+from heddle.decoding.generation import Completion, GenerationConfig, GenerationJob
 from heddle.decoding.runtime import PrefixCache, Request
 from heddle.decoding.search import BeamSearch
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, TowerConfig, pre_norm
@@ -59,7 +59,7 @@ def search(
     prefix_cache: PrefixCache | None = None,
 ) -> list[list[Completion]]:
     """Return the best sequences of each request."""
-    return config.choice.complete(made, requests, config, prefix_cache=prefix_cache)
+    return config.choice.complete(GenerationJob(made, requests, config, prefix_cache=prefix_cache))
 
 
 def find(

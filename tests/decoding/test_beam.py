@@ -15,7 +15,7 @@ from heddle.decoding.generation import GenerationConfig, complete, generate, str
 from heddle.decoding.runtime import FinishReason, Request, make_requests
 from heddle.decoding.runtime import requests as requests_module
 from heddle.decoding.sampling import PenaltyConfig
-from heddle.decoding.search import BeamSearch, beam_loop, candidates
+from heddle.decoding.search import BeamSearch, beam, candidates
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 
 PENALTIES = (0.0, 0.6, 1.0, -0.5)
@@ -101,7 +101,7 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
     made = [model("recurrent", 2), model("pair-attention", 3), model("recurrent", 4)]
     stopped = [named(find(one, config)) for one in made]
     with monkeypatch.context() as patch:
-        patch.setattr(beam_loop.PromptSearch, "settled", lambda self: not any(self.live))
+        patch.setattr(beam.PromptSearch, "settled", lambda self: not any(self.live))
         assert [named(find(one, config)) for one in made] == stopped
 
 
@@ -109,7 +109,7 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
 def test_stopping_early_changes_nothing_with_penalties_either(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config, made = replace(WISHES[wish], max_tokens=12), model("pair-attentive", 1)
     stopped = named(find(made, config))
-    monkeypatch.setattr(beam_loop.PromptSearch, "settled", lambda self: not any(self.live))
+    monkeypatch.setattr(beam.PromptSearch, "settled", lambda self: not any(self.live))
     assert named(find(made, config)) == stopped
 
 
@@ -120,7 +120,7 @@ def test_a_search_goes_on_where_penalties_can_lift_a_sequence_later(monkeypatch:
     made = [model("recurrent", seed) for seed in range(6)]
     found = [named(find(one, config, [0])) for one in made]
     assert found == [[list(map(list, Plain(one, config, requests(one, [0])[0]).beams()))] for one in made]
-    monkeypatch.setattr(beam_loop.SearchSettings, "rewards", False)
+    monkeypatch.setattr(beam.PromptSearch, "rewards", False)
     assert [named(find(one, config, [0])) for one in made] != found
 
 

@@ -10,7 +10,7 @@ from laws.cases import ATTENTION, CHANNEL, CROSS, pair, tower
 from heddle.core import ConfigError, UsageError, replace
 from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import PrefixCache, Request
-from heddle.decoding.search import BeamSearch, beam_loop
+from heddle.decoding.search import BeamSearch, beam
 from heddle.decoding.search.coverage import coverage_penalties, record_attention
 from heddle.models.networks import EncoderDecoder, TowerConfig
 from heddle.nn.base import Context
@@ -74,7 +74,7 @@ def test_beginnings_read_in_chunks_or_read_before_count_too() -> None:
 def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made, options = [model(name, seed) for seed, name in enumerate(READERS, 1)], config(0.5, max_tokens=12, samples=2)
     stopped = [named(find(one, options)) for one in made]
-    monkeypatch.setattr(beam_loop.PromptSearch, "settled", lambda self: not any(self.live))
+    monkeypatch.setattr(beam.PromptSearch, "settled", lambda self: not any(self.live))
     assert [named(find(one, options)) for one in made] == stopped
 
 

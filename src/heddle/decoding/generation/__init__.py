@@ -3,7 +3,13 @@
 from heddle.decoding.generation.contrastive import ContrastiveSearch
 from heddle.decoding.generation.decode import complete, follow, generate, max_new_tokens, stream
 from heddle.decoding.generation.decoders import StepDecoder
-from heddle.decoding.generation.generation_config import DecodingStrategy, GenerationConfig, Sampler, TokenChooser
+from heddle.decoding.generation.generation_config import (
+    DecodingStrategy,
+    GenerationConfig,
+    GenerationJob,
+    Sampler,
+    TokenChooser,
+)
 from heddle.decoding.generation.logits import process_logits
 from heddle.decoding.generation.outputs import (
     BatchOutputs,

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from heddle.core import replace
-from heddle.decoding.generation.generation_config import GenerationConfig
+from heddle.decoding.generation.generation_config import GenerationConfig, GenerationJob
 from heddle.decoding.generation.outputs import Completion, StepOutputs, StopCriterion, all_samples
 from heddle.decoding.runtime import PrefixCache, Prompt, Request, make_requests, prepare_prefill
 from heddle.models.networks import AutoregressiveModel
@@ -34,7 +34,8 @@ def complete(
 
     The ids of a row never depend on the other rows. A prefix cache changes the speed alone.
     """
-    return all_samples(config.choice.complete(model, requests, config, should_stop, prefix_cache), config.samples)
+    job = GenerationJob(model, requests, config, should_stop, prefix_cache)
+    return all_samples(config.choice.complete(job), config.samples)
 
 
 def follow(
@@ -45,7 +46,8 @@ def follow(
     prefix_cache: PrefixCache | None = None,
 ) -> StepOutputs:
     """Yield every new id of every row, row by row within a step; strategies that do not stream yield at the end."""
-    with contextlib.closing(config.choice.decode(model, requests, config, should_stop, prefix_cache)) as steps:
+    job = GenerationJob(model, requests, config, should_stop, prefix_cache)
+    with contextlib.closing(config.choice.decode(job)) as steps:
         for outputs in steps:
             yield from outputs
 

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from heddle.core import Config, ConfigError, check_at_least, kinds, replace, settings
 from heddle.decoding.generation.outputs import BatchOutputs, Completion, StepOutput, StopCriterion
@@ -71,31 +71,18 @@ class DecodingStrategy(Config):
         """Refuse settings that need a source, where the model reads none."""
 
     @abstractmethod
-    def decode(
-        self,
-        model: AutoregressiveModel,
-        requests: Sequence[Request],
-        config: "GenerationConfig",
-        should_stop: StopCriterion | None = None,
-        prefix_cache: PrefixCache | None = None,
-    ) -> BatchOutputs:
+    def decode(self, job: "GenerationJob") -> BatchOutputs:
         """Yield what all rows do, step by step; in batches, since every yield costs more than a row."""
 
-    def complete(
-        self,
-        model: AutoregressiveModel,
-        requests: Sequence[Request],
-        config: "GenerationConfig",
-        should_stop: StopCriterion | None = None,
-        prefix_cache: PrefixCache | None = None,
-    ) -> list[list[Completion]]:
+    def complete(self, job: "GenerationJob") -> list[list[Completion]]:
         """Return the completions of each request: `config.samples`, or fewer where a search finds no more."""
-        rows: list[list[StepOutput]] = [[] for _ in range(len(requests) * config.samples)]
-        for outputs in self.decode(model, requests, config, should_stop, prefix_cache):
+        samples = job.config.samples
+        rows: list[list[StepOutput]] = [[] for _ in range(len(job.requests) * samples)]
+        for outputs in self.decode(job):
             for step in outputs:
                 rows[step.row].append(step)
         made = [Completion.from_steps(row) for row in rows]
-        return [made[i : i + config.samples] for i in range(0, len(made), config.samples)]
+        return [made[i : i + samples] for i in range(0, len(made), samples)]
 
 
 def _greedy() -> DecodingStrategy:
@@ -146,3 +133,14 @@ class GenerationConfig(Config):
         bias = (*self.penalties.bias, *((id, -math.inf) for id in never if id not in biased))
         made = replace(self, stop=(*self.stop, *ends), begin=begin, vocab=vocab)
         return replace(made, penalties=replace(self.penalties, bias=bias)) if never else made
+
+
+@dataclass(frozen=True)
+class GenerationJob:
+    """What a strategy decodes: requests to a model, with the settings of the generation."""
+
+    model: AutoregressiveModel
+    requests: Sequence[Request]
+    config: GenerationConfig
+    should_stop: StopCriterion | None = None
+    prefix_cache: PrefixCache | None = None

@@ -1,24 +1,15 @@
 """Decoder loop: prefill, then one token for each row in every step, until all rows have ended."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
 
 import torch
 
 from heddle.decoding.generation.decoders import PendingTokens, StaticDecoder, StepDecoder
-from heddle.decoding.generation.generation_config import DecodingStrategy, GenerationConfig
+from heddle.decoding.generation.generation_config import DecodingStrategy, GenerationConfig, GenerationJob
 from heddle.decoding.generation.logits import process_logits
-from heddle.decoding.generation.outputs import BatchOutputs, StepOutput, StopCriterion, chosen_logprobs
+from heddle.decoding.generation.outputs import BatchOutputs, StepOutput, chosen_logprobs
 from heddle.decoding.generation.rows import ActiveRow, StopConditions, active_rows
-from heddle.decoding.runtime import (
-    CaptureMode,
-    Prefill,
-    PrefixCache,
-    Request,
-    capture_mode,
-    eval_mode,
-    prepare_prefill,
-)
+from heddle.decoding.runtime import CaptureMode, Prefill, capture_mode, eval_mode, prepare_prefill
 from heddle.decoding.sampling import History, check_token_ids, greedy_tokens
 from heddle.models.networks import AutoregressiveModel
 
@@ -37,19 +28,13 @@ class StepStrategy(DecodingStrategy):
         """Run prefill, and return what decodes its rows; mode: how steps are captured, None: not at all."""
 
     @torch.inference_mode()
-    def decode(
-        self,
-        model: AutoregressiveModel,
-        requests: Sequence[Request],
-        config: GenerationConfig,
-        should_stop: StopCriterion | None = None,
-        prefix_cache: PrefixCache | None = None,
-    ) -> BatchOutputs:
+    def decode(self, job: GenerationJob) -> BatchOutputs:
         """Yield what all rows do, step by step."""
+        model, requests, config = job.model, job.requests, job.config
         if not requests:
             return
-        conditions = StopConditions.start(config, should_stop)
-        prefill = prepare_prefill(model, requests, config.prefill, prefix_cache)
+        conditions = StopConditions.start(config, job.should_stop)
+        prefill = prepare_prefill(model, requests, config.prefill, job.prefix_cache)
         mode = capture_mode(model, prefill, config.compile)
         with eval_mode(model):
             prefill = self.limit(model, prefill)
