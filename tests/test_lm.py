@@ -1,4 +1,4 @@
-"""The front door: text in, text, odds and vectors out."""
+"""The public API: text in, text, probabilities and vectors out."""
 
 import math
 import subprocess
@@ -82,8 +82,8 @@ def test_scores_add_up_and_agree_with_the_logits(lm: LM) -> None:
     text = "two words, naïve"
     (scored,) = lm.score([text])
     row = lm.tokenizer.opened(text)
-    odds = lm.logits([row[:-1]]).log_softmax(-1)[0]
-    wanted = odds[torch.arange(len(row) - 1), torch.tensor(row[1:])]
+    probs = lm.logits([row[:-1]]).log_softmax(-1)[0]
+    wanted = probs[torch.arange(len(row) - 1), torch.tensor(row[1:])]
     assert [t.logprob for t in scored.tokens] == pytest.approx(wanted.tolist(), abs=1e-4)
     assert scored.logprob == pytest.approx(wanted.sum().item(), abs=1e-3)
     assert math.fsum(w.logprob for w in scored.words) == pytest.approx(scored.logprob)
@@ -185,9 +185,9 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_of_the_wrong_kind_is_told_in_one_line(name: str, lm: LM) -> None:
-    call, told = WRONG[name]
-    with pytest.raises(heddle.HeddleError, match=told) as error:
+def test_what_is_of_the_wrong_kind_is_refused_in_one_line(name: str, lm: LM) -> None:
+    call, message = WRONG[name]
+    with pytest.raises(heddle.HeddleError, match=message) as error:
         call(lm)
     assert "\n" not in str(error.value)
 

@@ -1,4 +1,4 @@
-"""The front door to encoder-decoders: a source in, a target out; a missing or needless source told in one line."""
+"""The public API to encoder-decoders: a source in, a target out; a missing or needless source told in one line."""
 
 import math
 
@@ -59,8 +59,8 @@ def test_a_score_is_the_sum_over_the_target_given_the_source(lm: LM) -> None:
     texts, sources = ["das", "ein Hund"], ["the", "a dog sees"]
     for scored, text, source in zip(lm.score(texts, source=sources), texts, sources, strict=True):
         row = lm.tokenizer.opened(text)
-        odds = lm.logits([row[:-1]], source=[lm.tokenizer.source(source)]).log_softmax(-1)[0]
-        wanted = odds[torch.arange(len(row) - 1), torch.tensor(row[1:])].sum()
+        probs = lm.logits([row[:-1]], source=[lm.tokenizer.source(source)]).log_softmax(-1)[0]
+        wanted = probs[torch.arange(len(row) - 1), torch.tensor(row[1:])].sum()
         assert scored.logprob == pytest.approx(float(wanted), abs=1e-3)
         assert math.fsum(word.logprob for word in scored.words) == pytest.approx(scored.logprob)
 
@@ -71,8 +71,8 @@ def test_embeddings_are_of_the_encoder_and_stand_alone(lm: LM) -> None:
         assert torch.allclose(vector, lm.embed([text])[0], atol=1e-5)
 
 
-def test_a_missing_and_a_needless_source_are_told(lm: LM, writer: LM) -> None:
-    for call, told in (
+def test_a_missing_and_a_needless_source_are_refused(lm: LM, writer: LM) -> None:
+    for call, message in (
         (lambda: lm.score(["a"]), "score: want source="),
         (lambda: lm.score(["a"], source=["b"], window=4), "score: want no window"),
         (lambda: lm.score(["a"], source="b"), "want a list of texts"),
@@ -82,10 +82,10 @@ def test_a_missing_and_a_needless_source_are_told(lm: LM, writer: LM) -> None:
         (lambda: writer.score(["a"], source=["b"]), "score: want no source"),
         (lambda: writer.logits([[1]], source=[[2]]), "logits: want no source"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             call()
 
 
-def test_an_unknown_wish_is_named_with_the_nearest(lm: LM) -> None:
+def test_an_unknown_option_is_named_with_the_nearest(lm: LM) -> None:
     with pytest.raises(ConfigError, match="did you mean 'beams'"):
         lm.generate("a", beam=2)  # type: ignore[call-arg]

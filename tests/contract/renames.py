@@ -54,10 +54,12 @@ METRICS: dict[str, str] = {"rate": "learning_rate"}
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
 ADDED: dict[str, list[str]] = {}
 REMOVED: dict[str, list[str]] = {}
-OPTION_NAMES = (
-    "max_tokens min_tokens samples seconds stretch alternatives chunk cache compile temperature top_k top_p min_p typical "
-    "seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy"
-).split()  # of generation; `strategy` names a kind of decoding that the library has not
+# Options of generation; `strategy` names a decoding strategy that the library does not have.
+_OPTIONS = """
+max_tokens min_tokens samples seconds stretch alternatives chunk cache compile temperature top_k top_p min_p typical
+seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
+"""
+OPTION_NAMES = _OPTIONS.split()
 RECIPES = ("first", "characters", "lstm_characters", "lstm", "awd_lstm", "awd_lstm_sgd", "gpt2", "speedrun", "finetune")
 CHANGED: dict[str, dict[str, Any]] = {
     "configs": {

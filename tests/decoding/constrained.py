@@ -1,4 +1,4 @@
-"""A vocabulary of a few words, and what a guide allows of it: for the tests of guides."""
+"""A vocabulary of a few words, and what a constraint allows of it: for the tests of constraints."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ VOCABULARY = Vocabulary(WORDS, WORDS, silent=frozenset([0, 7]), stop=frozenset([
 
 
 def ids_of(constraint: Constraint, vocab: int) -> set[int]:
-    """Return what a guide allows."""
+    """Return what a constraint allows."""
     mask = constraint.allowed()
     return set(range(vocab)) if mask is None else set(mask.nonzero().flatten().tolist())
 

@@ -41,7 +41,7 @@ New = tuple[int, ...]
 
 
 def model(name: str, seed: int = 0, vocab: int = VOCAB) -> AutoregressiveModel:
-    """Build a small model whose odds are far from even."""
+    """Build a small model whose probabilities are far from even."""
     built = replace((CONFIGS | MORE)[name], vocab=vocab, init=LOUD).build(seed).double().eval()
     assert isinstance(built, AutoregressiveModel)
     return built
@@ -102,7 +102,7 @@ class Plain:
         return self.model.encode(torch.tensor([self.request.source])) if self.request.source else None
 
     def steps(self, new: New) -> dict[int, float]:
-        """Return the step score of each id that may follow: odds, penalties, least length, guide."""
+        """Return the step score of each id that may follow: probabilities, penalties, least length, constraint."""
         options, before = self.config.penalties, Counter(new)
         found = self.logprobs(new)
         for id, value in options.bias:
@@ -166,7 +166,7 @@ class Plain:
         return sorted(ended, key=lambda new: (broken[new], -ended[new]))[: self.config.samples]
 
     def broken(self, new: New) -> bool:
-        """Tell whether a guide does not let the text end here."""
+        """Tell whether a constraint does not let the text end here."""
         constraint = self.constraint(new)
         return constraint is not None and not any(constraint.allowed()[id] for id in self.config.stop)
 

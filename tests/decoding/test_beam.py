@@ -1,4 +1,4 @@
-"""Beam search finds what a plain search finds, whatever is asked of it, and stops early without changing it.
+"""Beam search finds what a plain search finds, whatever is required of it, and stops early without changing it.
 
 Users of other libraries met the faults that are named here by the number of the report: none of them is ours.
 """
@@ -57,16 +57,16 @@ def test_narrow_beams_are_those_of_a_plain_search_without_early_stop(name: str, 
         assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
 
 
-@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("option", WISHES)
 @pytest.mark.parametrize("name", ["recurrent", "pair-attention"])
-def test_with_penalties_and_least_lengths_too_beams_are_those_of_a_plain_search(name: str, wish: str) -> None:
-    made, config = model(name, 3), WISHES[wish]
+def test_with_penalties_and_least_lengths_too_beams_are_those_of_a_plain_search(name: str, option: str) -> None:
+    made, config = model(name, 3), WISHES[option]
     for request, found in zip(requests(made, [0, 1]), find(made, config, [0, 1]), strict=True):
         plain = Plain(made, replace(config, penalties=_without(config)), request)
         assert [tuple(h.ids) for h in found] == plain.beams()
         for h in found:
-            odds = [plain.logprobs(tuple(h.ids[:i]))[id] for i, id in enumerate(h.ids)]
-            assert h.logprob == pytest.approx(sum(odds))  # by the model's own odds, whatever was wished
+            probs = [plain.logprobs(tuple(h.ids[:i]))[id] for i, id in enumerate(h.ids)]
+            assert h.logprob == pytest.approx(sum(probs))  # by the model's own probabilities, whatever was wished
 
 
 def _without(config: GenerationConfig) -> PenaltyConfig:
@@ -105,9 +105,9 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
         assert [named(find(one, config)) for one in made] == stopped
 
 
-@pytest.mark.parametrize("wish", WISHES)
-def test_stopping_early_changes_nothing_with_penalties_either(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, made = replace(WISHES[wish], max_tokens=12), model("pair-attentive", 1)
+@pytest.mark.parametrize("option", WISHES)
+def test_stopping_early_changes_nothing_with_penalties_either(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, made = replace(WISHES[option], max_tokens=12), model("pair-attentive", 1)
     stopped = named(find(made, config))
     monkeypatch.setattr(beam.PromptSearch, "settled", lambda self: not any(self.live))
     assert named(find(made, config)) == stopped
@@ -159,7 +159,7 @@ def test_each_row_stops_by_itself_as_in_transformers_pr_38778(monkeypatch: pytes
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_best_is_the_same_in_a_list_of_one_and_of_many_as_in_opennmt_py_1320(name: str) -> None:
-    """Theirs gave another first translation where several were asked for, with a length penalty."""
+    """Theirs gave another first translation where several were requested, with a length penalty."""
     for seed, penalty in ((0, 0.0), (1, 1.0)):
         made = model(name, seed)
         config = GenerationConfig(
@@ -192,8 +192,8 @@ def test_a_score_is_the_mean_over_new_tokens_alone_as_in_transformers_26624() ->
     config = GenerationConfig(max_tokens=5, stop=(END,), samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
     for prompt in ([END], [END, 1, 2], [END, 1, 2, 3, 1, 2]):
         for h in search(made, [Request(prompt)], config)[0]:
-            odds = made.logits(torch.tensor([[*prompt, *h.ids]])).log_softmax(-1)[0]
-            wanted = sum(float(odds[len(prompt) - 1 + i, id]) for i, id in enumerate(h.ids))
+            probs = made.logits(torch.tensor([[*prompt, *h.ids]])).log_softmax(-1)[0]
+            wanted = sum(float(probs[len(prompt) - 1 + i, id]) for i, id in enumerate(h.ids))
             assert h.logprob == pytest.approx(wanted) and h.score == pytest.approx(wanted / len(h.ids))
             assert (h.reason is FinishReason.STOP) == (h.ids[-1] == END)
 
@@ -214,32 +214,32 @@ def test_sums_are_exact_in_half_precision_too() -> None:
     assert found[0].score == pytest.approx(found[0].logprob / len(found[0].ids) ** 0.6)
 
 
-# --- guides -----------------------------------------------------------------------------------------------------------
+# --- constraints ------------------------------------------------------------------------------------------------------
 
 
 class Turns:
-    """A guide: never one id twice in a row, and no end before `least` tokens; over after `most`."""
+    """A constraint: never one id twice in a row, and no end before `least` tokens; over after `most`."""
 
-    def __init__(self, least: int = 0, most: int = 99, said: tuple[int, ...] = ()) -> None:
-        self.least, self.most, self.said = least, most, said
+    def __init__(self, least: int = 0, most: int = 99, emitted: tuple[int, ...] = ()) -> None:
+        self.least, self.most, self.emitted = least, most, emitted
 
     def allowed(self) -> torch.Tensor:
         mask = torch.ones(VOCAB, dtype=torch.bool)
-        mask[list(self.said[-1:])] = False
-        mask[END] = len(self.said) >= self.least
+        mask[list(self.emitted[-1:])] = False
+        mask[END] = len(self.emitted) >= self.least
         return mask
 
     def advance(self, id: int) -> "Turns":
-        return Turns(self.least, self.most, (*self.said, id))
+        return Turns(self.least, self.most, (*self.emitted, id))
 
     @property
     def finished(self) -> bool:
-        return len(self.said) == self.most
+        return len(self.emitted) == self.most
 
 
 @pytest.mark.parametrize("constraint", [Turns(), Turns(least=3), Turns(most=2), Turns(least=9)])
 @pytest.mark.parametrize("name", ["recurrent", "pair-attention"])
-def test_guided_beams_are_those_of_a_plain_search(name: str, constraint: Turns) -> None:
+def test_constrained_beams_are_those_of_a_plain_search(name: str, constraint: Turns) -> None:
     made = model(name, 2)
     for request, found in zip(
         requests(made, constraint=constraint), find(made, HOW, constraint=constraint), strict=True
@@ -249,15 +249,15 @@ def test_guided_beams_are_those_of_a_plain_search(name: str, constraint: Turns) 
 
 
 class Threes(Turns):
-    """A guide: no end but after the id 3."""
+    """A constraint: no end but after the id 3."""
 
     def allowed(self) -> torch.Tensor:
         mask = torch.ones(VOCAB, dtype=torch.bool)
-        mask[END] = self.said[-1:] == (3,)
+        mask[END] = self.emitted[-1:] == (3,)
         return mask
 
     def advance(self, id: int) -> "Threes":
-        return Threes(said=(*self.said, id))
+        return Threes(emitted=(*self.emitted, id))
 
 
 def test_sequences_that_are_broken_off_come_after_all_that_may_end_where_they_do() -> None:
@@ -273,13 +273,13 @@ def test_sequences_that_are_broken_off_come_after_all_that_may_end_where_they_do
     assert any(not in_order for _, in_order in seen)  # somewhere the better score came later
 
 
-def test_a_guide_that_is_over_ends_a_sequence() -> None:
+def test_a_constraint_that_is_over_ends_a_sequence() -> None:
     made = model("attention", 2)
     (found,) = find(made, replace(HOW, samples=3), [0], constraint=Turns(most=2))
     assert {h.reason for h in found} == {FinishReason.STOP} and all(len(h.ids) <= 2 for h in found)
 
 
-def test_guides_of_some_rows_leave_the_others_alone() -> None:
+def test_constraints_of_some_rows_leave_the_others_alone() -> None:
     made = model("pair-attention", 2)
     free, led = requests(made), requests(made, constraint=Turns())
     mixed = [free[0], led[1], free[2]]
@@ -288,13 +288,13 @@ def test_guides_of_some_rows_leave_the_others_alone() -> None:
 
 
 class Nothing(Turns):
-    """A guide after which nothing may follow, from the second token on."""
+    """A constraint after which nothing may follow, from the second token on."""
 
     def allowed(self) -> torch.Tensor:
-        return torch.zeros(VOCAB, dtype=torch.bool) if self.said else super().allowed()
+        return torch.zeros(VOCAB, dtype=torch.bool) if self.emitted else super().allowed()
 
     def advance(self, id: int) -> "Nothing":
-        return Nothing(said=(*self.said, id))
+        return Nothing(emitted=(*self.emitted, id))
 
 
 def test_sequences_after_which_nothing_may_follow_are_stuck() -> None:
@@ -310,7 +310,7 @@ def test_sequences_after_which_nothing_may_follow_are_stuck() -> None:
     assert [(h.ids, h.reason) for h in found] == [([], FinishReason.STUCK)]
 
 
-def test_candidates_that_end_by_a_guide_do_not_starve_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_that_end_by_a_constraint_do_not_starve_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly every id ends the text, so that the first candidates are all used up before the beams are full."""
 
     class Endless(Turns):
@@ -318,11 +318,11 @@ def test_candidates_that_end_by_a_guide_do_not_starve_the_search(monkeypatch: py
             return torch.ones(40, dtype=torch.bool)
 
         def advance(self, id: int) -> "Endless":
-            return Endless(said=(*self.said, id))
+            return Endless(emitted=(*self.emitted, id))
 
         @property
         def finished(self) -> bool:
-            return bool(self.said) and self.said[-1] > 3
+            return bool(self.emitted) and self.emitted[-1] > 3
 
     monkeypatch.setattr(candidates, "CHUNK", 7)
     for name, seed in itertools.product(("attention", "pair-attention"), range(2)):
@@ -335,7 +335,7 @@ def test_candidates_that_end_by_a_guide_do_not_starve_the_search(monkeypatch: py
             assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
 
 
-# --- time, room, refusals ---------------------------------------------------------------------------------------------
+# --- time, capacity, refusals -----------------------------------------------------------------------------------------
 
 
 def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +352,7 @@ def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyP
     assert named(found) == named(same)
 
 
-def test_room_grows_with_the_beams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capacity_grows_with_the_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     config = GenerationConfig(max_tokens=9, begin=END, samples=3, choice=BeamSearch(beams=3))
     wanted = named(find(model("pair-attention"), config))
     monkeypatch.setattr("heddle.decoding.runtime.prefill.SPARE", 1)

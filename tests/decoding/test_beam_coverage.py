@@ -57,7 +57,7 @@ def test_what_a_target_begins_with_covers_too() -> None:
         )
 
 
-def test_beginnings_read_in_chunks_or_read_before_count_too() -> None:
+def test_prefixes_read_in_chunks_or_read_before_count_too() -> None:
     made = model("pair-attention", 4)
     given = [Request([END, 2, 1, 3, 1, 2], SOURCES[0]), Request([END, 2, 1, 3, 1, 1, 1], SOURCES[0])]
     wanted = search(made, given, config(1.0))

@@ -1,4 +1,4 @@
-"""Guides: what each allows is what a search over all texts would allow, and earlier guides stay as they were."""
+"""Constraints: each allows what a search over all texts would allow, and earlier constraints stay as they were."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ SPACED = Vocabulary(
 
 @dataclass(frozen=True)
 class Listed:
-    """A guide that allows a list of ids for ever."""
+    """A constraint that allows a list of ids for ever."""
 
     ids: tuple[int, ...]
     vocab: int = 6
@@ -57,19 +57,19 @@ class Listed:
 
 
 class Kindred(BatchedConstraint):
-    """A guide that counts how often its kin are asked."""
+    """A constraint that counts how often its kin are asked."""
 
-    asked: list[int] = []
+    requested: list[int] = []
 
     def __init__(self, ids: tuple[int, ...]) -> None:
         self.ids = ids
 
     @property
     def batch_key(self) -> object:
-        return Kindred.asked
+        return Kindred.requested
 
     def allowed_batch(self, constraints: Sequence["Kindred"]) -> Tensor:
-        Kindred.asked.append(len(constraints))
+        Kindred.requested.append(len(constraints))
         return torch.stack([Listed(constraint.ids, 5).allowed() for constraint in constraints])  # type: ignore[misc]
 
     def allowed(self) -> Tensor | None:
@@ -83,12 +83,12 @@ class Kindred(BatchedConstraint):
         return False
 
 
-def test_rows_are_asked_together_and_none_means_anything() -> None:
+def test_rows_are_requested_together_and_none_means_anything() -> None:
     assert allowed_tokens([None, None], 6) is None
     shared = Kindred((1,))
-    Kindred.asked.clear()
+    Kindred.requested.clear()
     masks = allowed_tokens([shared, None, Listed((2, 3)), Kindred((4,)), shared], 8)
-    assert masks is not None and Kindred.asked == [2]
+    assert masks is not None and Kindred.requested == [2]
     assert [row.nonzero().flatten().tolist() for row in masks] == [[1], [*range(8)], [2, 3], [4], [1]]
     assert torch.equal(
         allowed_tokens([Kindred((1, 2)), shared], 5), torch.stack([Listed(i, 5).allowed() for i in ((1, 2), (1,))])
@@ -150,8 +150,8 @@ def test_phrases_allow_exactly_what_a_search_over_all_texts_allows(
         constraint, ids = book.begin(max_tokens=5), list[int]()
         for left in range(5, 0, -1):
             allowed = ids_of(constraint, len(WORDS))
-            said = all(phrase in written(ids, VOCABULARY) for phrase in require)
-            assert (0 in allowed) == said == constraint.may_end
+            may_end = all(phrase in written(ids, VOCABULARY) for phrase in require)
+            assert (0 in allowed) == may_end == constraint.may_end
             for id in range(1, 8):
                 assert (id in allowed) == reachable((*ids, id), left - 1, require, forbid), (ids, id)
             ids.append(draw.choice(sorted(allowed - {0})))
@@ -186,7 +186,7 @@ def test_words_joined_by_spaces_are_spelt_as_they_are_written() -> None:
     assert ids_of(required.begin(max_tokens=3).advance(2).advance(4), 5) == {2}
 
 
-def test_earlier_guides_of_phrases_stay_as_they_were() -> None:
+def test_earlier_constraints_of_phrases_stay_as_they_were() -> None:
     first = CompiledPhrases(VOCABULARY, [b"abc"], [b"cc"]).begin(max_tokens=9)
     before = ids_of(first, len(WORDS))
     branches = [first.advance(id) for id in (1, 3, 5)]
@@ -203,10 +203,10 @@ def test_earlier_guides_of_phrases_stay_as_they_were() -> None:
         ([b"x" * MAX_REQUIRED_BYTES], [b"y"], "require and forbid: want phrases of at most"),
     ],
 )
-def test_bad_phrases_are_refused_in_one_line(require: list[bytes], forbid: list[bytes], said: str) -> None:
+def test_bad_phrases_are_refused_in_one_line(require: list[bytes], forbid: list[bytes], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         CompiledPhrases(VOCABULARY, require, forbid)
-    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("require", [[b"z"], [b"cc", b"acca"]])

@@ -33,12 +33,12 @@ def plainly(
     memory = made.encode(torch.tensor([source])) if isinstance(made, EncoderDecoder) else None
     row = list(prompt)
     for _ in range(count):
-        odds = made.logits(torch.tensor([row]), Context(memory=memory))[0, -1].softmax(-1)
+        probs = made.logits(torch.tensor([row]), Context(memory=memory))[0, -1].softmax(-1)
         worths = {}
-        for id in odds.topk(choice.top_k).indices.tolist():
+        for id in probs.topk(choice.top_k).indices.tolist():
             *before, last = made(torch.tensor([[*row, id]]), Context(memory=memory))[0]
             likeness = max(float(cosine_similarity(last, vector, dim=0)) for vector in before)
-            worths[id] = (1 - choice.contrast) * float(odds[id]) - choice.contrast * likeness
+            worths[id] = (1 - choice.contrast) * float(probs[id]) - choice.contrast * likeness
         row.append(max(worths, key=lambda id: worths[id]))
     return row[len(prompt) :]
 

@@ -1,4 +1,4 @@
-"""Filters leave exactly the tokens they should, with odds in the same proportions; draws follow the odds."""
+"""Filters leave exactly the tokens they should, with probabilities in the same proportions; samples follow them."""
 
 import math
 
@@ -22,8 +22,8 @@ from heddle.decoding.sampling import (
     uniform,
 )
 
-ODDS = torch.tensor([0.05, 0.40, 0.10, 0.25, 0.15, 0.05], dtype=torch.float64)
-SCORES = ODDS.log()
+PROBS = torch.tensor([0.05, 0.40, 0.10, 0.25, 0.15, 0.05], dtype=torch.float64)
+SCORES = PROBS.log()
 DRAWS = 20_000
 
 
@@ -31,11 +31,11 @@ def support(scores: Tensor) -> set[int]:
     return set(torch.nonzero(scores > -math.inf).flatten().tolist())
 
 
-def chi_square(counts: Tensor, odds: Tensor) -> float:
+def chi_square(counts: Tensor, probs: Tensor) -> float:
     """Return Pearson's statistic over the tokens that may occur, in deviations of its distribution."""
-    real = odds > 0
+    real = probs > 0
     assert counts[~real].sum() == 0, "a token without odds was drawn"
-    expected = odds[real] * counts.sum()
+    expected = probs[real] * counts.sum()
     statistic = ((counts[real] - expected) ** 2 / expected).sum().item()
     freedom = int(real.sum()) - 1
     return (statistic - freedom) / math.sqrt(2 * max(1, freedom))
@@ -119,15 +119,15 @@ def test_looking_among_few_tokens_first_changes_nothing(scale: float) -> None:
     for rows in (scores, level):
         for p in (0.02, 0.5, 0.95):
             ranked, order = rows.sort(descending=True, stable=True)
-            odds = ranked.softmax(-1)
-            kept = odds.cumsum(-1) - odds < p
+            probs = ranked.softmax(-1)
+            kept = probs.cumsum(-1) - probs < p
             wanted = torch.zeros_like(kept).scatter(-1, order, kept)
             assert torch.equal(top_p(rows, p) > -math.inf, wanted)
 
 
-def test_temperature_raises_odds_to_a_power() -> None:
+def test_temperature_raises_probabilities_to_a_power() -> None:
     for temperature in (0.5, 1.0, 2.0):
-        wanted = ODDS ** (1 / temperature)
+        wanted = PROBS ** (1 / temperature)
         assert torch.allclose(apply_temperature(SCORES, temperature).softmax(-1), wanted / wanted.sum())
 
 
@@ -145,7 +145,7 @@ def test_no_temperature_is_too_low_or_too_high_to_draw_by(temperature: float) ->
 def test_what_is_kept_keeps_its_proportions_in_every_row(cut) -> None:  # type: ignore[no-untyped-def]
     rows = torch.stack([SCORES, SCORES.flip(0)])
     found = cut(rows).softmax(-1)
-    kept = torch.where(torch.tensor([0, 1, 0, 1, 1, 0]).bool(), ODDS, 0.0)
+    kept = torch.where(torch.tensor([0, 1, 0, 1, 1, 0]).bool(), PROBS, 0.0)
     wanted = kept / kept.sum()
     assert torch.allclose(found, torch.stack([wanted, wanted.flip(0)]))
 
@@ -163,18 +163,18 @@ def test_what_is_kept_keeps_its_proportions_in_every_row(cut) -> None:  # type: 
     ],
     ids=str,
 )
-def test_draws_follow_the_odds(choice: MultinomialSampling) -> None:
-    odds = choice.filter_logits(SCORES).softmax(-1)
+def test_draws_follow_the_probabilities(choice: MultinomialSampling) -> None:
+    probs = choice.filter_logits(SCORES).softmax(-1)
     places = [RowPosition(0, 1, past) for past in range(DRAWS)]
     found = choice.choose(SCORES.expand(DRAWS, -1), places)
-    assert chi_square(torch.bincount(found, minlength=6).double(), odds) < 4
+    assert chi_square(torch.bincount(found, minlength=6).double(), probs) < 4
 
 
-def test_the_chi_square_test_notices_wrong_odds() -> None:
+def test_the_chi_square_test_notices_wrong_probabilities() -> None:
     draws = torch.tensor([uniform(0, RowPosition(0, 1, past)) for past in range(DRAWS)], dtype=torch.float64)
-    found = torch.bincount(inverse_cdf(ODDS.expand(DRAWS, -1), draws), minlength=6).double()
-    wrong = ODDS + torch.tensor([0.01, -0.01, 0, 0, 0, 0])
-    assert chi_square(found, ODDS) < 4 < chi_square(found, wrong)
+    found = torch.bincount(inverse_cdf(PROBS.expand(DRAWS, -1), draws), minlength=6).double()
+    wrong = PROBS + torch.tensor([0.01, -0.01, 0, 0, 0, 0])
+    assert chi_square(found, PROBS) < 4 < chi_square(found, wrong)
 
 
 def grown(ids: list[int], length: int, sample: int = 0, source: list[int] | None = None) -> list[RowPosition]:
@@ -213,10 +213,10 @@ def test_the_past_is_all_that_a_row_holds_however_it_came() -> None:
     assert len(set(pasts)) == len(pasts)
 
 
-def test_a_draw_at_either_edge_takes_a_token_with_odds() -> None:
-    odds = torch.tensor([[0.0, 0.3, 0.0, 0.7, 0.0]], dtype=torch.float64)
-    assert inverse_cdf(odds, torch.tensor([0.0])).item() == 1
-    assert inverse_cdf(odds, torch.tensor([1 - 2.0**-53], dtype=torch.float64)).item() == 3
+def test_a_draw_at_either_edge_takes_a_token_with_probabilities() -> None:
+    probs = torch.tensor([[0.0, 0.3, 0.0, 0.7, 0.0]], dtype=torch.float64)
+    assert inverse_cdf(probs, torch.tensor([0.0])).item() == 1
+    assert inverse_cdf(probs, torch.tensor([1 - 2.0**-53], dtype=torch.float64)).item() == 3
 
 
 def test_greedy_takes_the_first_of_equals() -> None:
@@ -257,7 +257,7 @@ def test_scores_that_are_not_numbers_are_refused(temperature: float) -> None:
         ("samples", 0),
     ],
 )
-def test_a_wish_out_of_bounds_is_refused_by_name(field: str, value: float) -> None:
+def test_a_option_out_of_bounds_is_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: want"):
         generation_config({field: value})  # type: ignore[misc]
 

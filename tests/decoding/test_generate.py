@@ -51,7 +51,7 @@ def test_the_stop_is_the_last_id() -> None:
     assert found.reason is FinishReason.STOP
 
 
-def test_rows_of_one_seed_draw_apart_though_their_odds_are_the_same() -> None:
+def test_rows_of_one_seed_draw_apart_though_their_probabilities_are_the_same() -> None:
     """To a model that knows nothing, texts after different prompts agree as often as chance has it."""
     made = model("first")
     with torch.no_grad():
@@ -99,14 +99,14 @@ def test_an_empty_prompt_begins_from_the_begin_id() -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_room_grows_as_rows_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capacity_grows_as_rows_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts, config = [[1], [1, 2, 3]], GenerationConfig(max_tokens=2 * CONTEXT, choice=MultinomialSampling())
     wanted = generate(model(name), prompts, config)
     monkeypatch.setattr(prefill, "SPARE", 1)
     assert generate(model(name), prompts, config) == wanted
 
 
-def test_a_long_wish_costs_nothing_by_itself() -> None:
+def test_a_long_option_costs_nothing_by_itself() -> None:
     free = generate(model("first"), [[1]], GenerationConfig(max_tokens=9, choice=MultinomialSampling()))[0]
     found = generate(
         model("first"), [[1]], GenerationConfig(max_tokens=10**12, choice=MultinomialSampling(), stop=(free[8],))
@@ -135,7 +135,7 @@ def test_samples_differ_and_the_first_is_the_one_alone(name: str) -> None:
     assert len({tuple(row) for row in many}) == 6
 
 
-def test_a_halt_ends_its_row_only() -> None:
+def test_a_stop_criterion_ends_its_row_only() -> None:
     seen: dict[int, list[int]] = {0: [], 1: []}
 
     def should_stop(row: int, id: int) -> bool:
@@ -221,7 +221,7 @@ def test_an_interruption_leaves_the_model_as_it_was(choice: object) -> None:
     assert generate(made, [[1], [2]], config) == wanted
 
 
-# --- following, odds --------------------------------------------------------------------------------------------------
+# --- following, probabilities -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("choice", [GreedySearch(), MultinomialSampling(), BeamSearch(beams=3)], ids=lambda c: c.kind)
@@ -246,7 +246,7 @@ def test_following_several_rows_gives_what_completing_does(choice: object) -> No
     [GreedySearch(), MultinomialSampling(temperature=2.0, top_k=5), BeamSearch(beams=3), ContrastiveSearch()],
     ids=lambda c: c.kind,
 )
-def test_odds_are_those_of_the_model_itself(name: str, choice: object) -> None:
+def test_probabilities_are_those_of_the_model_itself(name: str, choice: object) -> None:
     made, prompts = model(name), [[1], [2, 3, 4]]
     config = replace(GenerationConfig(max_tokens=6, alternatives=3, stop=(7,)), choice=choice)
     for prompt, found in zip(prompts, complete(made, make_requests(prompts), config), strict=True):
@@ -259,18 +259,18 @@ def test_odds_are_those_of_the_model_itself(name: str, choice: object) -> None:
             assert [value for _, value in best] == pytest.approx(values.tolist(), abs=1e-6)
 
 
-def test_odds_are_kept_on_request_only() -> None:
+def test_probabilities_are_kept_on_request_only() -> None:
     assert complete(model("first"), make_requests([[1]]), GenerationConfig(max_tokens=3))[0].token_logprobs == []
     found = complete(model("first"), make_requests([[1]]), GenerationConfig(max_tokens=3, alternatives=0))[0]
     assert len(found.logprobs) == 3 and found.alternatives == [()] * 3
 
 
-# --- guides -----------------------------------------------------------------------------------------------------------
+# --- constraints ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sequel:
-    """A guide that allows the ids of one list after another, then the stop or nothing."""
+    """A constraint that allows the ids of one list after another, then the stop or nothing."""
 
     lists: tuple[frozenset[int], ...]
     stop: int | None = None
@@ -299,7 +299,7 @@ CHOICES = [GreedySearch(), MultinomialSampling(temperature=3.0, top_k=2), Contra
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.kind)
-def test_a_guided_row_obeys_and_ends_where_its_guide_does_and_others_are_free(choice: object) -> None:
+def test_a_constrained_row_obeys_and_ends_where_its_constraint_does_and_others_are_free(choice: object) -> None:
     config = replace(GenerationConfig(max_tokens=9), choice=choice)
     constraint = Sequel((EVEN, ODD, frozenset({6}), EVEN))
     requests = [Request([1]), Request([1], constraint=constraint), Request([2, 3], constraint=Sequel((ODD,) * 20))]
@@ -310,7 +310,7 @@ def test_a_guided_row_obeys_and_ends_where_its_guide_does_and_others_are_free(ch
     assert [c.ids for c in complete(model("first"), requests[1:2], config)] == [ended.ids]
 
 
-def test_greedy_under_a_guide_takes_the_best_of_what_is_allowed() -> None:
+def test_greedy_under_a_constraint_takes_the_best_of_what_is_allowed() -> None:
     scores = model("first").logits(torch.tensor([[1]]))[0, -1].detach()
     wanted = max(ODD, key=lambda id: float(scores[id]))
     (found,) = complete(model("first"), [Request([1], constraint=Sequel((ODD,)))], GenerationConfig())
@@ -318,7 +318,7 @@ def test_greedy_under_a_guide_takes_the_best_of_what_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.kind)
-def test_a_guide_that_allows_nothing_ends_its_row_and_no_other(choice: object) -> None:
+def test_a_constraint_that_allows_nothing_ends_its_row_and_no_other(choice: object) -> None:
     config = replace(GenerationConfig(max_tokens=5), choice=choice)
     stuck = Sequel((EVEN, frozenset(), EVEN))
     free, found = complete(model("first"), [Request([1]), Request([1], constraint=stuck)], config)
@@ -326,25 +326,25 @@ def test_a_guide_that_allows_nothing_ends_its_row_and_no_other(choice: object) -
     assert len(free.ids) == 5 and all(math.isfinite(id) for id in free.ids)
 
 
-def test_a_guide_that_is_finished_from_the_beginning_ends_its_row_at_once() -> None:
+def test_a_constraint_that_is_finished_from_the_prefix_ends_its_row_at_once() -> None:
     (found,) = complete(model("first"), [Request([1], constraint=Sequel(()))], GenerationConfig())
     assert found.ids == [] and found.reason is FinishReason.STOP
 
 
-def test_a_stop_that_the_guide_allows_ends_the_row_and_is_its_last_id() -> None:
+def test_a_stop_that_the_constraint_allows_ends_the_row_and_is_its_last_id() -> None:
     constraint = Sequel((EVEN, ODD), stop=3, ends=False)
     (found,) = complete(model("first"), [Request([1], constraint=constraint)], GenerationConfig(stop=(3,)))
     assert len(found.ids) in (2, 3) and found.ids[-1] == 3 and found.reason is FinishReason.STOP
 
 
-def test_samples_obey_one_guide_each_on_its_own() -> None:
+def test_samples_obey_one_constraint_each_on_its_own() -> None:
     config = GenerationConfig(max_tokens=6, samples=4, choice=MultinomialSampling(temperature=5.0))
     found = complete(model("first"), [Request([1], constraint=Sequel((EVEN, ODD, EVEN)))], config)
     assert all([id % 2 for id in c.ids] == [0, 1, 0] for c in found) and len({tuple(c.ids) for c in found}) > 1
 
 
 @pytest.mark.parametrize("choice", [*CHOICES, BeamSearch(beams=2)], ids=lambda c: c.kind)
-def test_a_row_that_ends_without_an_id_is_told_of_once(choice: object) -> None:
+def test_a_row_that_ends_without_an_id_is_refused_of_once(choice: object) -> None:
     config = replace(GenerationConfig(max_tokens=5), choice=choice)
     steps = list(follow(model("first"), [Request([1], constraint=Sequel((frozenset(),)))], config))
     assert [(step.row, step.id, step.reason) for step in steps] == [(0, None, FinishReason.STUCK)]

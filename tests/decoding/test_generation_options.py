@@ -64,7 +64,7 @@ def test_amounts_and_penalties_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"beams": 2, "temperature": 1.0}, "temperature: want 0 with several beams"),
         ({"beams": 2, "top_k": 5}, "top_k: want none with several beams"),
@@ -91,8 +91,8 @@ def test_amounts_and_penalties_are_kept() -> None:
         ({"contrast": 0.6, "compile": "on"}, "compile: want auto or off"),
     ],
 )
-def test_words_that_contradict_each_other_are_refused(options: GenerationOptions, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_words_that_contradict_each_other_are_refused(options: GenerationOptions, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         generation_config(options)
 
 

@@ -1,4 +1,4 @@
-"""On a GPU: recorded and compiled steps choose the ids of plain ones, kernels of our own compute what torch's do."""
+"""On a GPU: captured and compiled steps choose the ids of plain ones, kernels of our own compute what torch's do."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ WINDOW = {"layers": 2, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 32, "vo
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_recorded_steps_choose_the_ids_of_plain_ones(name: str) -> None:
+def test_captured_steps_choose_the_ids_of_plain_ones(name: str) -> None:
     model = config(name).build(1).eval().to(GPU)
     for generation in (
         GenerationConfig(max_tokens=40),
@@ -47,7 +47,7 @@ def test_steps_of_these_families_are_graphs(name: str) -> None:
     assert all(act.graph is not None for act in kept.acts)
 
 
-def test_steps_are_recorded_anew_where_weights_have_moved() -> None:
+def test_steps_are_captured_anew_where_weights_have_moved() -> None:
     model, generation = config("first").build(1).eval().to(GPU), GenerationConfig(max_tokens=40)
     generate(model, PROMPTS, generation)
     with torch.no_grad():
@@ -57,7 +57,7 @@ def test_steps_are_recorded_anew_where_weights_have_moved() -> None:
 
 
 @pytest.mark.parametrize("name", ["first", "gpt2", "mistral-7b", "lstm_lm"])
-def test_recorded_readings_of_guesses_write_what_plain_steps_write(name: str) -> None:
+def test_captured_readings_of_proposals_write_what_plain_steps_write(name: str) -> None:
     made = preset(name).config(**WINDOW) if name == "mistral-7b" else config(name)
     model, other = (made.build(seed).eval().to(GPU) for seed in (1, 2))
     generation = GenerationConfig(max_tokens=40)
@@ -131,7 +131,7 @@ def test_packed_matrices_have_kernels_for_few_vectors_and_for_many() -> None:
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 @pytest.mark.parametrize("rows", [1, 6])
-def test_recorded_steps_of_packed_models_choose_the_ids_of_plain_ones(weights: Bits, rows: int) -> None:
+def test_captured_steps_of_packed_models_choose_the_ids_of_plain_ones(weights: Bits, rows: int) -> None:
     model = build("llama", layers=2, width=256, heads=8, kv_heads=2, hidden=512, vocab=2048, context=512)
     model = model.eval().to(GPU, torch.bfloat16)
     quantize_model(model, weights)

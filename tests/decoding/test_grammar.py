@@ -136,7 +136,7 @@ def test_json_may_be_laid_out_in_the_usual_ways_but_not_padded(layout: dict[str,
     )
 
 
-def test_earlier_guides_stay_as_they_were(book: GrammarCompiler) -> None:
+def test_earlier_constraints_stay_as_they_were(book: GrammarCompiler) -> None:
     grammar = book.compile(RegexGrammar(pattern="(abc|acb|ba){1,4}"))
     draw, seen = random.Random(0), [(grammar.begin(), list[int]())]
     for _ in range(60):
@@ -151,7 +151,7 @@ def test_earlier_guides_stay_as_they_were(book: GrammarCompiler) -> None:
             seen.append((constraint.advance(id), [*ids, id]))
 
 
-def test_asked_together_or_alone_rows_are_allowed_the_same(book: GrammarCompiler) -> None:
+def test_requested_together_or_alone_rows_are_allowed_the_same(book: GrammarCompiler) -> None:
     lark = LarkGrammar(text='start: "b" start | "a"')
     grammars: list[GrammarConfig] = [RegexGrammar(pattern="(ab)*"), lark, RegexGrammar(pattern="c")]
     constraints = [book.compile(g).begin() for g in grammars] * 2
@@ -178,7 +178,7 @@ def test_without_a_stop_a_finished_row_may_do_nothing() -> None:
     assert ids_of(constraint.advance(1), 2) == set() and constraint.advance(1).finished
 
 
-def test_where_no_token_goes_on_nothing_is_allowed_and_earlier_guides_still_serve(book: GrammarCompiler) -> None:
+def test_where_no_token_goes_on_nothing_is_allowed_and_earlier_constraints_still_serve(book: GrammarCompiler) -> None:
     constraint = book.compile(RegexGrammar(pattern="ax|ab+")).begin()
     after = constraint.advance(1)
     assert ids_of(after, len(WORDS)) == {2}
@@ -235,10 +235,10 @@ def test_both_grammar_and_phrases_agree_on_the_end(book: GrammarCompiler) -> Non
         (LarkGrammar(text='begin: "a"'), "grammar: want a Lark grammar that can be followed (no start rule found)"),
     ],
 )
-def test_bad_grammars_are_refused_in_one_line(book: GrammarCompiler, grammar: GrammarConfig, said: str) -> None:
+def test_bad_grammars_are_refused_in_one_line(book: GrammarCompiler, grammar: GrammarConfig, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         book.compile(grammar)
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 

@@ -56,14 +56,14 @@ SHAPES: dict[str, tuple[Callable[[], tuple[Any, Any]], Callable[[Any], Any]]] = 
 
 @cache
 def pair(shape: str, seed: int) -> tuple[Any, AutoregressiveModel]:
-    """Return their model and ours with the same weights, far from even odds."""
+    """Return their model and ours with the same weights, far from even probabilities."""
     torch.manual_seed(seed)
     built, renamed = SHAPES[shape]
     theirs, ours = built()
     with torch.no_grad():
         for weight in theirs.parameters():
             weight += 0.15 * torch.randn_like(weight)
-    theirs.generation_config = hf.GenerationConfig()  # without the wishes of the model's own config
+    theirs.generation_config = hf.GenerationConfig()  # without the options of the model's own config
     ours.load_weights(renamed(theirs.state_dict()))
     return theirs.eval(), ours.eval()
 
@@ -162,7 +162,7 @@ def test_penalties_and_a_least_length_are_those_of_hugging_face(
 
 @dataclass(frozen=True)
 class Evens:
-    """A guide: even ids and odd ones take turns."""
+    """A constraint: even ids and odd ones take turns."""
 
     odd: bool = False
 
@@ -182,7 +182,7 @@ def evens(_: int, ids: torch.Tensor, skip: int) -> list[int]:
     return list(range((len(ids) - skip) % 2, VOCAB, 2))
 
 
-def test_guided_beams_are_those_that_hugging_face_allows_tokens_to() -> None:
+def test_constrained_beams_are_those_that_hugging_face_allows_tokens_to() -> None:
     theirs, ours = pair("gpt2", 2)
     for prompt in PROMPTS:
         hf_config = hf.GenerationConfig(

@@ -1,4 +1,4 @@
-"""The least risk is the highest expected utility, by samples or by the odds of a list."""
+"""The least risk is the highest expected utility, by samples or by the probabilities of a list."""
 
 import math
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ def test_whether_it_matches_is_a_utility_by_which_the_most_frequent_wins() -> No
     assert least_risk(DRAWN, lambda a, b: float(a == b)) == (1, 2, 3)
 
 
-def test_of_a_list_candidates_count_by_their_odds() -> None:
-    items, odds = ["a", "b", "c"], [0.5, 0.3, 0.2]
+def test_of_a_list_candidates_count_by_their_probabilities() -> None:
+    items, probs = ["a", "b", "c"], [0.5, 0.3, 0.2]
     likeness = {("b", "c"): 0.9, ("c", "b"): 0.9}
     found = expected_utilities(
-        items, lambda x, y: 1.0 if x == y else likeness.get((x, y), 0.0), [math.log(p) - 700 for p in odds]
+        items, lambda x, y: 1.0 if x == y else likeness.get((x, y), 0.0), [math.log(p) - 700 for p in probs]
     )
     assert found == pytest.approx({"a": 0.5, "b": 0.3 + 0.2 * 0.9, "c": 0.2 + 0.3 * 0.9})
     assert next(iter(found)) == "a"

@@ -25,10 +25,10 @@ def scores(seed: int = 0) -> Tensor:
 
 
 def history() -> History:
-    told = History.from_prompts(PROMPTS, torch.device("cpu"))
+    message = History.from_prompts(PROMPTS, torch.device("cpu"))
     for ids in zip(*NEW, strict=True):
-        told = told.append(torch.tensor(ids))
-    return told
+        message = message.append(torch.tensor(ids))
+    return message
 
 
 def plainly(row: Tensor, penalties: PenaltyConfig, prompt: list[int], new: list[int]) -> Tensor:
@@ -67,8 +67,10 @@ def test_small_penalties_count_in_half_precision_too(dtype: torch.dtype) -> None
     level = torch.full((1, 4), 16.0, dtype=dtype)
     liked = apply_penalties(level, PenaltyConfig(bias=((2, 1e-3),)), None)
     assert liked.argmax(-1).item() == 2
-    told = History(torch.tensor([[0]]), torch.tensor([[1] * 600 + [3] * 599]))  # more than either can count one by one
-    often = apply_penalties(level, PenaltyConfig(frequency=0.5), told)
+    message = History(
+        torch.tensor([[0]]), torch.tensor([[1] * 600 + [3] * 599])
+    )  # more than either can count one by one
+    often = apply_penalties(level, PenaltyConfig(frequency=0.5), message)
     assert often[0].tolist() == [16.0, 16.0 - 300.0, 16.0, 16.0 - 299.5]
 
 
@@ -76,12 +78,12 @@ def test_repetition_and_bias_are_those_of_hugging_face() -> None:
     hf = pytest.importorskip("transformers")
     prompts = [[1, 2, 2, 4], [5, 5, 5, 0], [7, 3, 11, 9]]
     ids = torch.tensor(prompts)
-    told = History.from_prompts(prompts, ids.device)
+    message = History.from_prompts(prompts, ids.device)
     for by in (0.8, 1.1, 2.0):
         wanted = hf.RepetitionPenaltyLogitsProcessor(by)(ids, scores())
-        assert torch.allclose(apply_penalties(scores(), PenaltyConfig(repetition=by), told), wanted)
+        assert torch.allclose(apply_penalties(scores(), PenaltyConfig(repetition=by), message), wanted)
     wanted = hf.SequenceBiasLogitsProcessor([[[3], -1.5], [[8], 2.0]])(ids, scores().float())
-    assert torch.allclose(apply_penalties(scores().float(), PenaltyConfig(bias=((3, -1.5), (8, 2.0))), told), wanted)
+    assert torch.allclose(apply_penalties(scores().float(), PenaltyConfig(bias=((3, -1.5), (8, 2.0))), message), wanted)
 
 
 def test_the_history_follows_the_rows() -> None:

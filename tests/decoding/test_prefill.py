@@ -25,7 +25,7 @@ def model(name: str = "gpt2", **dials: int) -> LanguageModel:
     return made
 
 
-def test_no_more_than_a_chunk_is_read_at_once_and_rooms_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_a_chunk_is_read_at_once_and_capacities_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     made, seen = model(), list[tuple[int, int]]()
     real = made.step
 
@@ -70,7 +70,7 @@ def test_a_window_that_forgets_writes_what_one_that_remembers_does(chunk: int) -
 @pytest.mark.parametrize(("name", "dials"), [("gpt2", {}), ("llama", {}), ("mistral", {"window": 4})])
 @torch.no_grad()
 def test_a_quantised_cache_is_near_a_full_one_and_far_smaller(name: str, dials: dict[str, int]) -> None:
-    made, states, odds = model(name, **dials), {}, {}
+    made, states, probs = model(name, **dials), {}, {}
     for kind in (None, Int8KVCacheConfig()):
         config = GenerationConfig(max_tokens=20) if kind is None else GenerationConfig(max_tokens=20, cache=kind)
         start = prepare_prefill(made, [Request(IDS[:40])], replace(config, chunk=10).prefill)
@@ -79,10 +79,10 @@ def test_a_quantised_cache_is_near_a_full_one_and_far_smaller(name: str, dials: 
         for id in IDS[40:50]:
             vectors, state = made.step(torch.tensor([[id]]), state)
             scores = torch.cat((scores, made.head.logits(vectors[:, -1])))
-        states[kind is None], odds[kind is None] = state, scores.log_softmax(-1)
+        states[kind is None], probs[kind is None] = state, scores.log_softmax(-1)
     whole = made.logits(torch.tensor([IDS[:50]]), Context())[0, 39:].log_softmax(-1)
-    assert (odds[True] - whole).abs().max() < 1e-4
-    assert 0 < (odds[False] - whole).abs().max() < 0.05  # nats, the tolerance that we state
+    assert (probs[True] - whole).abs().max() < 1e-4
+    assert 0 < (probs[False] - whole).abs().max() < 0.05  # nats, the tolerance that we state
     assert states[False].nbytes() < 0.6 * states[True].nbytes()
 
 

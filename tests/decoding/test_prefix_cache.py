@@ -25,7 +25,7 @@ def read(made: AutoregressiveModel, ids: list[int]) -> State:
         return made.step(torch.tensor([ids]), made.new_state(1, 20))[1]
 
 
-def test_a_cache_serves_every_beginning_of_what_it_read() -> None:
+def test_a_cache_serves_every_prefix_of_what_it_read() -> None:
     made = model()
     store = PrefixCache(made)
     store.store(LONG, read(made, LONG))
@@ -49,7 +49,7 @@ def test_hidden_vectors_serve_what_they_read_as_a_whole() -> None:
     assert store.find(LONG[:5]) is None
 
 
-def test_a_longer_row_takes_the_place_of_its_beginnings() -> None:
+def test_a_longer_row_takes_the_place_of_its_prefixes() -> None:
     made = model()
     store = PrefixCache(made)
     for length in (4, 8, 12):  # the turns of a conversation
@@ -93,7 +93,7 @@ def test_a_kept_state_is_not_changed_by_those_that_go_on_from_it() -> None:
     assert store.reused_tokens == 8 + 2 * (11 + 9)  # the last token of a prompt is always read
 
 
-def test_a_beginning_that_a_batch_shares_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefix_that_a_batch_shares_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made, tokens = model("lstm_lm"), [0]
     real = made.step
 
@@ -110,7 +110,7 @@ def test_a_beginning_that_a_batch_shares_is_read_once(monkeypatch: pytest.Monkey
     assert tokens == [12 + 8]
 
 
-def test_shared_beginnings_are_found_once_and_by_source() -> None:
+def test_shared_prefixes_are_found_once_and_by_source() -> None:
     rows = [(LONG, None), ([*LONG[:6], 0], None), ([*LONG[:6], 1], None), ([9, 9], None)]
     assert sorted(common_prefixes(rows)) == [(LONG[:6], None)]
     apart = [(LONG, [1]), (LONG, [2]), (LONG, [2])]

@@ -31,8 +31,8 @@ def by_hand(model: Encoder, text: MaskedText) -> list[float]:
         first, last = (token, token + 1) if text.spans is None else text.spans[token]
         shown = [MASK if before + first <= i < before + last else id for i, id in enumerate(row)]
         with torch.no_grad():
-            odds = model.scores("masked_token", torch.tensor([shown]))[0, before + token].log_softmax(-1)
-        found.append(-float(odds[row[before + token]]))
+            probs = model.scores("masked_token", torch.tensor([shown]))[0, before + token].log_softmax(-1)
+        found.append(-float(probs[row[before + token]]))
     return found
 
 
@@ -74,7 +74,7 @@ def test_texts_are_read_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rest[number].tolist() == pytest.approx(alone, abs=1e-4)
 
 
-def test_what_cannot_be_read_is_told() -> None:
+def test_what_cannot_be_read_is_refused() -> None:
     for text, hint in (
         (MaskedText([1] * CONTEXT), f"{CONTEXT + 1} tokens, the beginning counted, are more than the model's context"),
         (MaskedText([VOCAB]), f"want ids from 0 to {VOCAB - 1}, got {VOCAB}"),

@@ -39,8 +39,8 @@ def by_hand(model: LanguageModel, ids: list[int], windows: ScoringWindows) -> li
     for i, target in enumerate(ids):
         late = max(0, math.ceil((i + 1 - windows.length) / windows.stride))
         start = late * windows.stride
-        odds = model.logits(torch.tensor([row[start : i + 1]]))[0, -1].log_softmax(-1)
-        found.append(-odds[target].item())
+        probs = model.logits(torch.tensor([row[start : i + 1]]))[0, -1].log_softmax(-1)
+        found.append(-probs[target].item())
     return found
 
 
@@ -160,12 +160,12 @@ def test_what_follows_a_context_costs_what_it_costs_in_the_whole(name: str) -> N
         assert part.tolist() == pytest.approx(losses[cut:].tolist(), abs=1e-5)
 
 
-def test_one_of_some_costs_what_their_odds_add_up_to() -> None:
+def test_one_of_some_costs_what_their_probabilities_add_up_to() -> None:
     built, ids, members = model(), [1, 2, 3, 4, 5, 2], [2, 5, 7]
     (losses,) = nll_sliding_window(built, [ids], scoring_windows(built), BEGIN, any_token_loss(built, members))
     for place, id in enumerate(ids):
-        odds = built.logits(torch.tensor([[BEGIN, *ids[:place]]]))[0, -1].softmax(-1)
-        wanted = -math.log(odds[members].sum().item()) if id in members else 0.0
+        probs = built.logits(torch.tensor([[BEGIN, *ids[:place]]]))[0, -1].softmax(-1)
+        wanted = -math.log(probs[members].sum().item()) if id in members else 0.0
         assert losses[place].item() == pytest.approx(wanted, abs=1e-5)
     (none,) = nll_sliding_window(built, [ids], scoring_windows(built), BEGIN, any_token_loss(built, []))
     assert none.tolist() == [0.0] * len(ids)

@@ -56,7 +56,7 @@ def test_many_forks_are_read_in_batches() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_glances_agree_with_the_odds_of_the_next_token(name: str) -> None:
+def test_queries_agree_with_the_probabilities_of_the_next_token(name: str) -> None:
     model = small(name)
     rows = [[1, 2, 3, 4, 5, 6], [9, 8, 7]]
     glances = [
@@ -65,8 +65,8 @@ def test_glances_agree_with_the_odds_of_the_next_token(name: str) -> None:
         TokenQueries([4, 4], []),
     ]
     found = score_tokens(model, glances)
-    for row, glance, odds in zip(rows, glances, found, strict=False):
-        for (place, tokens), each in zip(glance.queries, odds, strict=True):
+    for row, glance, probs in zip(rows, glances, found, strict=False):
+        for (place, tokens), each in zip(glance.queries, probs, strict=True):
             assert each == pytest.approx([alone(model, row[:place], [token]) for token in tokens], abs=1e-4)
     assert found[2] == []
 

@@ -1,4 +1,4 @@
-"""Speculative decoding: guesses change the speed alone, whatever else is asked for; and what cannot be is refused."""
+"""Speculative decoding: proposals change the speed alone, whatever else is requested; and what cannot be is refused."""
 
 import random
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from heddle.models.presets import preset
 from heddle.nn.state import State
 
 VOCAB = 11
-ASKED = [Request([1, 2, 3, 1, 2]), Request([4]), Request([7, 7, 7, 0, 3, 5])]
+REQUESTS = [Request([1, 2, 3, 1, 2]), Request([4]), Request([7, 7, 7, 0, 3, 5])]
 
 
 @pytest.fixture(params=["growing", "fixed"], autouse=True)
@@ -47,17 +47,17 @@ def model(name: str = "gpt2", seed: int = 0, **dials: int) -> AutoregressiveMode
     return made
 
 
-def guessed(
-    made: AutoregressiveModel, config: GenerationConfig, draft: Draft, asked: Sequence[Request] = ASKED
+def speculated(
+    made: AutoregressiveModel, config: GenerationConfig, draft: Draft, requested: Sequence[Request] = REQUESTS
 ) -> list[Completion]:
-    rows = [[] for _ in range(len(asked) * config.samples)]  # type: ignore[var-annotated]
-    for step in speculate(made, asked, config, draft):
+    rows = [[] for _ in range(len(requested) * config.samples)]  # type: ignore[var-annotated]
+    for step in speculate(made, requested, config, draft):
         rows[step.row].append(step)
     return [Completion.from_steps(row) for row in rows]
 
 
 class Odd:
-    """A guide that allows odd ids only, and at last one even id to end with."""
+    """A constraint that allows odd ids only, and at last one even id to end with."""
 
     def __init__(self, left: int = 6) -> None:
         self.left = left
@@ -90,9 +90,9 @@ class Odd:
 )
 @pytest.mark.parametrize("name", ["gpt2", "lstm_lm"])
 def test_greedy_rows_are_those_of_plain_generation(name: str, config: GenerationConfig) -> None:
-    made, wanted = model(name), complete(model(name), ASKED, config)
+    made, wanted = model(name), complete(model(name), REQUESTS, config)
     for draft in (ModelDraft(model=model("gru_lm", 1)), ModelDraft(model=made, ahead=3), LookupDraft(ahead=5)):
-        found = guessed(made, config, draft)
+        found = speculated(made, config, draft)
         assert [(c.ids, c.reason) for c in found] == [(c.ids, c.reason) for c in wanted]
         for one, other in zip(found, wanted, strict=True):
             assert one.logprobs == pytest.approx(other.logprobs)
@@ -104,17 +104,17 @@ def test_greedy_rows_are_those_of_plain_generation(name: str, config: Generation
 def test_looked_up_draws_are_those_of_plain_generation_seed_for_seed() -> None:
     for seed in range(3):
         config = GenerationConfig(max_tokens=12, samples=2, choice=MultinomialSampling(seed=seed, top_p=0.95))
-        assert guessed(model(), config, LookupDraft()) == complete(model(), ASKED, config)
+        assert speculated(model(), config, LookupDraft()) == complete(model(), REQUESTS, config)
 
 
-def test_drawn_guesses_do_not_depend_on_the_other_rows() -> None:
+def test_drawn_proposals_do_not_depend_on_the_other_rows() -> None:
     made, draft = model(), ModelDraft(model=model("gpt2", 1), ahead=3)
     config = GenerationConfig(max_tokens=10, samples=2, choice=MultinomialSampling(temperature=1.2, seed=4), stop=(6,))
-    together = guessed(made, config, draft)
-    assert together == guessed(made, config, draft)
-    assert together == [row for one in ASKED for row in guessed(made, config, draft, [one])]
+    together = speculated(made, config, draft)
+    assert together == speculated(made, config, draft)
+    assert together == [row for one in REQUESTS for row in speculated(made, config, draft, [one])]
     other = replace(config, choice=MultinomialSampling(temperature=1.2, seed=5))
-    assert together != guessed(made, other, draft)
+    assert together != speculated(made, other, draft)
 
 
 def test_a_draft_of_the_same_opinion_is_always_right_and_saves_readings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,28 +128,28 @@ def test_a_draft_of_the_same_opinion_is_always_right_and_saves_readings(monkeypa
     monkeypatch.setattr(made, "step", counted)
     for choice in (GenerationConfig().choice, MultinomialSampling(seed=3)):
         steps[0], draft = 0, ModelDraft(model=twin, ahead=4)
-        guessed(made, GenerationConfig(max_tokens=21, choice=choice), draft)
+        speculated(made, GenerationConfig(max_tokens=21, choice=choice), draft)
         assert steps == [1 + 4]  # the prompts, then 5 tokens for each reading
         assert draft.tally.proposed == draft.tally.accepted == 3 * 16
         assert draft.tally.rate == 1.0
 
 
-def test_guides_are_obeyed_and_told_only_of_what_they_allow() -> None:
-    made, asked = model(), [replace(one, constraint=Odd()) for one in ASKED]
+def test_constraints_are_obeyed_and_refused_only_of_what_they_allow() -> None:
+    made, requested = model(), [replace(one, constraint=Odd()) for one in REQUESTS]
     for draft in (ModelDraft(model=model("gpt2", 1), ahead=4), LookupDraft(ahead=4)):
         config = GenerationConfig(max_tokens=12)
-        found = guessed(made, config, draft, asked)
-        assert found == complete(made, asked, config)
+        found = speculated(made, config, draft, requested)
+        assert found == complete(made, requested, config)
         assert all(row.reason is FinishReason.STOP for row in found)
-        drawn = guessed(made, replace(config, choice=MultinomialSampling(temperature=3.0)), draft, asked)
+        drawn = speculated(made, replace(config, choice=MultinomialSampling(temperature=3.0)), draft, requested)
         assert all([id % 2 for id in row.ids] == [1] * 6 + [0] for row in drawn)
 
 
-def test_a_halt_ends_a_row_among_its_guesses() -> None:
+def test_a_stop_criterion_ends_a_row_among_its_proposals() -> None:
     made, config = model(), GenerationConfig(max_tokens=12)
-    wanted = complete(made, ASKED, config, should_stop=lambda row, id: id == 3)
+    wanted = complete(made, REQUESTS, config, should_stop=lambda row, id: id == 3)
     rows: list[list[int]] = [[], [], []]
-    for step in speculate(made, ASKED, config, ModelDraft(model=made), should_stop=lambda row, id: id == 3):
+    for step in speculate(made, REQUESTS, config, ModelDraft(model=made), should_stop=lambda row, id: id == 3):
         assert step.id is not None
         rows[step.row].append(step.id)
     assert rows == [one.ids for one in wanted]
@@ -157,39 +157,39 @@ def test_a_halt_ends_a_row_among_its_guesses() -> None:
 
 def test_rows_end_at_the_context_and_drafts_may_have_a_shorter_one() -> None:
     made, config = model(context=12), GenerationConfig(max_tokens=30)
-    wanted = complete(made, ASKED, config)
+    wanted = complete(made, REQUESTS, config)
     assert {row.reason for row in wanted} == {FinishReason.CONTEXT}
     for draft in (ModelDraft(model=made), ModelDraft(model=model("gpt2", 1, context=8)), LookupDraft()):
-        assert guessed(made, config, draft) == wanted
+        assert speculated(made, config, draft) == wanted
 
 
-def test_a_language_model_may_guess_for_an_encoder_decoder() -> None:
+def test_a_language_model_may_propose_for_an_encoder_decoder() -> None:
     made = replace(pair(), vocab=VOCAB).build(0).double().eval()
-    asked = [Request([0], [1, 2, 3, 1]), Request([0, 1], [4])]
-    wanted = complete(made, asked, GenerationConfig(max_tokens=8))
+    requested = [Request([0], [1, 2, 3, 1]), Request([0, 1], [4])]
+    wanted = complete(made, requested, GenerationConfig(max_tokens=8))
     for draft in (ModelDraft(model=model()), ModelDraft(model=made), LookupDraft()):
-        assert guessed(made, GenerationConfig(max_tokens=8), draft, asked) == wanted
+        assert speculated(made, GenerationConfig(max_tokens=8), draft, requested) == wanted
 
 
 def looked_up(ids: list[int], source: list[int] | None, count: int, longest: int = 2) -> list[int]:
     """Return what is guessed after ids that came one by one."""
-    said, line = NgramIndex(longest, source), SpeculativeRow(None, ids[:1], source)  # type: ignore[arg-type]
+    index, line = NgramIndex(longest, source), SpeculativeRow(None, ids[:1], source)  # type: ignore[arg-type]
     for id in ids[1:]:
-        said.update(line)
+        index.update(line)
         line.ids.append(id)
-    said.update(line)
-    return said.lookup(count)
+    index.update(line)
+    return index.lookup(count)
 
 
 def searched(ids: list[int], source: list[int] | None, count: int, longest: int) -> list[int]:
     """Guess in the plainest way: search all that was said, from its end."""
-    said = [*(source or ()), *ids]
-    for length in range(min(longest, len(said) - 1), 0, -1):
-        for start in range(len(said) - length - 1, -1, -1):
-            if said[start : start + length] == said[-length:]:
+    seen = [*(source or ()), *ids]
+    for length in range(min(longest, len(seen) - 1), 0, -1):
+        for start in range(len(seen) - length - 1, -1, -1):
+            if seen[start : start + length] == seen[-length:]:
                 for place in range(start + length, start + length + count):
-                    said.append(said[place])
-                return said[len(said) - count :]
+                    seen.append(seen[place])
+                return seen[len(seen) - count :]
     return []
 
 
@@ -220,28 +220,28 @@ def test_looking_up_costs_the_same_however_long_the_row_is() -> None:
             Counted.read += len(found) if isinstance(at, slice) else 1
             return found
 
-    draw, said, costs = random.Random(0), NgramIndex(3, None), []
-    said.ids, line = Counted(), SpeculativeRow(None, Counted([0]), None)  # type: ignore[arg-type]
+    draw, index, costs = random.Random(0), NgramIndex(3, None), []
+    index.ids, line = Counted(), SpeculativeRow(None, Counted([0]), None)  # type: ignore[arg-type]
     for _ in range(2000):
         before = Counted.read
-        said.update(line)
-        said.lookup(4)
+        index.update(line)
+        index.lookup(4)
         costs.append(Counted.read - before)
         line.ids.append(draw.randrange(50))
     assert max(costs[-100:]) <= max(costs[100:200]) <= 20
 
 
-def test_guesses_go_round_in_the_ring_of_a_window(request: pytest.FixtureRequest) -> None:
+def test_proposals_go_round_in_the_ring_of_a_window(request: pytest.FixtureRequest) -> None:
     made, other = (model("mistral-7b", seed, context=64) for seed in (0, 1))
-    config = GenerationConfig(max_tokens=36)  # the ring has room for 21
-    wanted = complete(made, ASKED, config)
+    config = GenerationConfig(max_tokens=36)  # the ring has capacity for 21
+    wanted = complete(made, REQUESTS, config)
     for draft in (LookupDraft(ahead=16), ModelDraft(model=other, ahead=3)):
-        assert guessed(made, config, draft) == wanted
+        assert speculated(made, config, draft) == wanted
     kept = cuda_graphs._CACHED.get(made, {}).values()
     assert any(isinstance(one, block_decoder.StaticBlocks) for one in kept) == ("fixed" in request.node.callspec.id)
 
 
-def test_what_was_read_last_does_no_harm_when_all_is_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_read_last_does_no_harm_when_all_is_captured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     def tried(act: cuda_graphs.CapturedGraph[object], made: AutoregressiveModel) -> None:
         for _ in range(2):
             act._call(made)  # as a GPU does before it records
@@ -254,65 +254,65 @@ def test_what_was_read_last_does_no_harm_when_all_is_recorded_anew(monkeypatch: 
     running.close()
     for weight in made.parameters():
         weight.data = weight.data.clone()  # elsewhere
-    asked = [Request([1, 2] * 19), Request([1, 2, 1])]
-    assert guessed(made, config, LookupDraft(), asked) == complete(made, asked, config)
+    requested = [Request([1, 2] * 19), Request([1, 2, 1])]
+    assert speculated(made, config, LookupDraft(), requested) == complete(made, requested, config)
 
 
 def test_a_draft_that_is_refused_costs_nothing_that_was_kept() -> None:
     made, config = model(), GenerationConfig(max_tokens=9)
-    guessed(made, config, LookupDraft())
+    speculated(made, config, LookupDraft())
     kept = list(cuda_graphs._CACHED.get(made, {}).values())
     with pytest.raises(UsageError, match="draft: want the model's vocabulary"):
-        guessed(made, config, ModelDraft(model=model("gpt2", vocab=23)))
+        speculated(made, config, ModelDraft(model=model("gpt2", vocab=23)))
     assert list(cuda_graphs._CACHED.get(made, {}).values()) == kept
 
 
 def test_longer_rows_beside_others_leave_these_their_tables() -> None:
     made, config = model("llama", context=64), GenerationConfig(max_tokens=30)
-    alone = guessed(made, config, LookupDraft(), [Request([1, 2, 1])])
+    alone = speculated(made, config, LookupDraft(), [Request([1, 2, 1])])
     running = speculate(made, [Request([1, 2, 1])], config, LookupDraft())
     first = [next(running)]
-    guessed(made, GenerationConfig(max_tokens=20), LookupDraft(), [Request([3] * 40)])
+    speculated(made, GenerationConfig(max_tokens=20), LookupDraft(), [Request([3] * 40)])
     assert Completion.from_steps([*first, *running]) == alone[0]
 
 
-def test_what_was_recorded_is_kept_for_the_next_rows(request: pytest.FixtureRequest) -> None:
+def test_what_was_captured_is_kept_for_the_next_rows(request: pytest.FixtureRequest) -> None:
     made, config, draft = model(), GenerationConfig(max_tokens=9), ModelDraft(model=model("gpt2", 1))
-    first = guessed(made, config, draft)
+    first = speculated(made, config, draft)
     kept = list(cuda_graphs._CACHED.get(made, {}).values())
-    assert guessed(made, config, draft) == first
+    assert speculated(made, config, draft) == first
     assert list(cuda_graphs._CACHED.get(made, {}).values()) == kept
     assert bool(kept) == ("fixed" in request.node.callspec.id)
     made.train()
     places = [weight.data_ptr() for weight in made.parameters()]
-    assert guessed(made, config, draft) == first and made.training
+    assert speculated(made, config, draft) == first and made.training
     assert places == [weight.data_ptr() for weight in made.parameters()]
 
 
 def test_prefixes_and_drafts_go_together() -> None:
     made, config = model(), GenerationConfig(max_tokens=6)
-    store, wanted = PrefixCache(made), complete(made, ASKED, config)
+    store, wanted = PrefixCache(made), complete(made, REQUESTS, config)
     for _ in range(2):
         rows: list[list[int]] = [[], [], []]
-        for step in speculate(made, ASKED, config, LookupDraft(), prefix_cache=store):
+        for step in speculate(made, REQUESTS, config, LookupDraft(), prefix_cache=store):
             assert step.id is not None
             rows[step.row].append(step.id)
         assert rows == [one.ids for one in wanted]
     assert store.reused_tokens == 4 + 5
 
 
-def test_what_cannot_be_guessed_is_refused_in_one_line() -> None:
+def test_what_cannot_be_proposed_is_refused_in_one_line() -> None:
     made = model()
     with pytest.raises(UsageError, match="draft: want the model's vocabulary of 11 ids, got 23"):
-        guessed(made, GenerationConfig(), ModelDraft(model=model("gpt2", vocab=23)))
+        speculated(made, GenerationConfig(), ModelDraft(model=model("gpt2", vocab=23)))
     for choice in (BeamSearch(), ContrastiveSearch()):
         with pytest.raises(UsageError, match="draft: want sampling or greedy decoding"):
-            guessed(made, GenerationConfig(choice=choice), LookupDraft())
+            speculated(made, GenerationConfig(choice=choice), LookupDraft())
     with pytest.raises(UsageError, match="draft: want a language model"):
-        guessed(made, GenerationConfig(max_tokens=3), ModelDraft(model=replace(pair(), vocab=VOCAB).build(0)))
+        speculated(made, GenerationConfig(max_tokens=3), ModelDraft(model=replace(pair(), vocab=VOCAB).build(0)))
     for ahead in (0, 17, 1.5):
         with pytest.raises(ConfigError, match="ahead"):
             LookupDraft(ahead=ahead)
     with pytest.raises(ConfigError, match="longest"):
         LookupDraft(longest=0)
-    assert guessed(made, GenerationConfig(), LookupDraft(), []) == []
+    assert speculated(made, GenerationConfig(), LookupDraft(), []) == []

@@ -1,6 +1,6 @@
 """Rows on a state of fixed size give what rows on a growing one give; what is kept for later is given back in the end.
 
-Here the step is run as it is; on a GPU it is recorded (`test_gpu.py`). The compiled one runs in a process of its own,
+Here the step is run as it is; on a GPU it is captured (`test_gpu.py`). The compiled one runs in a process of its own,
 for the shape checks that tests switch on cannot be traced.
 """
 
@@ -102,7 +102,7 @@ def test_what_is_liked_banned_or_too_early_counts_where_the_device_chooses(fixed
 
 
 @pytest.mark.parametrize("name", ["first", "mistral", "lstm_lm"])
-def test_rooms_grow_where_a_wish_is_long(name: str, fixed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capacities_grow_where_a_option_is_long(name: str, fixed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "AHEAD", 2)
     monkeypatch.setattr(cuda_graphs, "BUCKET", 4)
     model, config = built(name).double(), GenerationConfig(max_tokens=CONTEXT - 4, alternatives=1)
@@ -122,7 +122,7 @@ def test_a_row_that_ends_at_the_last_position_does_no_harm_to_the_others(fixed: 
     assert mine == plain and {found.reason for found in plain} == {FinishReason.CONTEXT}
 
 
-def test_a_halt_ends_its_row_alone_and_steps_come_in_order(fixed: None) -> None:
+def test_a_stop_criterion_ends_its_row_alone_and_steps_come_in_order(fixed: None) -> None:
     model, config = built("first"), GenerationConfig(max_tokens=8)
 
     def should_stop(row: int, id: int) -> bool:
@@ -186,13 +186,13 @@ def test_weights_that_were_laid_together_still_learn(fixed: None) -> None:
     assert all(weight.grad is not None for weight in model.parameters())
 
 
-def test_compiling_is_asked_for_by_a_word() -> None:
+def test_compiling_is_requested_for_by_a_word() -> None:
     assert generation_config({}).compile == "auto" and generation_config({"compile": "on"}).compile == "on"
     with pytest.raises(ConfigError, match="auto or on or off"):
         generation_config({"compile": "maybe"})
 
 
-def test_on_a_cpu_rows_go_as_they_always_did_unless_asked() -> None:
+def test_on_a_cpu_rows_go_as_they_always_did_unless_requested() -> None:
     model = built("first")
     assert isinstance(model, LanguageModel)
     generate(model, PROMPTS, GenerationConfig(max_tokens=40))
