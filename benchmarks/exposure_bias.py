@@ -6,7 +6,7 @@ The task: a row of ten tokens, each one, two or three steps above the one before
 into one vector and written out again. The token before leaves three candidates for the next, so a decoder that always
 sees the true one can lean on it, and need not learn where in the row it stands; left alone, it drifts. Since the right
 token of each place is known, the loss of the true row can be taken under either diet: fed with the truth, or with what
-the model itself says (drawn by its odds, or the likeliest).
+the model itself predicts (sampled, or the likeliest).
 """
 
 import argparse
@@ -127,11 +127,11 @@ def measure(model: EncoderDecoder, test: Batch) -> dict[str, float]:
     }
     hidden = {name: model(inputs, ctx) for name, inputs in fed.items()}
     found = {name: model.head.nll(h, test.targets).mean().item() for name, h in hidden.items()}
-    said = model.head.logits(hidden["free, likeliest"]).argmax(-1)
+    predicted = model.head.logits(hidden["free, likeliest"]).argmax(-1)
     return found | {
         "gap, drawn": found["free, drawn"] - found["forced"],
         "gap, likeliest": found["free, likeliest"] - found["forced"],
-        "wrong tokens": (said != test.targets).float().mean().item(),
+        "wrong tokens": (predicted != test.targets).float().mean().item(),
     }
 
 
@@ -157,18 +157,18 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=800)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     data, test = climbs(TRAIN, seed=1), climbs(TEST, seed=2)
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in ARMS}
-    for seed in range(asked.seeds):
+    for seed in range(args.seeds):
         for name, arm in ARMS.items():
             start = time.perf_counter()
-            model = train(arm, data, seed, asked.steps)
+            model = train(arm, data, seed, args.steps)
             seconds = time.perf_counter() - start
             runs[name].append(measure(model, test) | {"seconds": seconds, "seed": seed})
             print(f"seed {seed}  {name}: gap, drawn {runs[name][-1]['gap, drawn']:.3f}  ({seconds:.0f} s)", flush=True)
-        asked.results.write_text(json.dumps(report(runs, asked.steps), indent=1) + "\n", encoding="utf-8")
+        args.results.write_text(json.dumps(report(runs, args.steps), indent=1) + "\n", encoding="utf-8")
     print(table(runs))
 
 

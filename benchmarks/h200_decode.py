@@ -122,7 +122,7 @@ def prompts_of(shape: Shape, batch: int) -> list[list[int]]:
 
 
 def our_speed(model: LanguageModel, shape: Shape, batch: int, compiled: Literal["auto", "on", "off"]) -> Speed:
-    """Measure generation by its front door, the host's work for each token included."""
+    """Measure generation through the public API, the host's work for each token included."""
     prompts, how = prompts_of(shape, batch), GenerationConfig(max_tokens=shape.new, compile=compiled)
 
     def grow(tokens: int) -> None:
@@ -308,9 +308,9 @@ def hugging_face_speed(shape: Shape, batch: int, device: torch.device) -> Speed:
     model.generation_config.pad_token_id = 0
 
     def grow(tokens: int) -> None:
-        wish = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
+        options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
         seen = torch.ones_like(prompts)
-        model.generate(prompts, **wish, attention_mask=seen, cache_implementation="static" if tokens > 1 else None)
+        model.generate(prompts, **options, attention_mask=seen, cache_implementation="static" if tokens > 1 else None)
 
     return speed(grow, min(shape.new, ENOUGH), batch, device, rounds=2)  # its cache is then shorter: in its favour
 
@@ -358,7 +358,7 @@ def compare(model: LanguageModel, shape: Shape, words: argparse.Namespace, batch
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Measure what the options name."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=positive, nargs="*", default=[1, 4, 16, 64, 256])
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))

@@ -28,7 +28,7 @@ from heddle.nn.quantization import use_float8
 from heddle.objectives import SequenceConfig
 from heddle.training.loop import Step
 
-GenerationConfig = Literal["on", "graphs", "off"]
+CompileMode = Literal["on", "graphs", "off"]
 Take = Callable[[], Tensor]  # one step on the next batch, and its loss
 WARM = 100  # steps in which the rate grows: a gradient that grows of a sudden is a spike to the guard
 
@@ -215,7 +215,7 @@ class Ours:
     model: Model
     step: Step
     source: Source
-    how: GenerationConfig  # it is compiled
+    mode: CompileMode  # it is compiled
 
     def __call__(self) -> Tensor:
         """Take one step on the next batch."""
@@ -235,9 +235,9 @@ def ours(case: Case, hardware: Hardware, compiled: bool, batches: int = 8) -> Ou
     if case.float8:
         use_float8(model)
     objective = SequenceConfig() if case.name == "pairs" else None
-    how: GenerationConfig = "off" if not (compiled and model.worth_compiling()) else "graphs" if case.graphs else "on"
-    step = our_step(model, case.batch, hardware, how, objective)
-    return Ours(case, model, step, Source(case, hardware, batches), how)
+    mode: CompileMode = "off" if not (compiled and model.worth_compiling()) else "graphs" if case.graphs else "on"
+    step = our_step(model, case.batch, hardware, mode, objective)
+    return Ours(case, model, step, Source(case, hardware, batches), mode)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
         forget(hardware)
     take = ours(case, hardware, compiled)
     mine = measure(take, case, hardware, steps)
-    flops, skipped, how = 3 * forward_flops(take.model, case.length), take.skipped, take.how
+    flops, skipped, mode = 3 * forward_flops(take.model, case.length), take.skipped, take.mode
     del take
     forget(hardware)
     bare = bare_product(hardware)
@@ -328,7 +328,7 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
         and (case.memory is None or mine.memory <= case.memory)
         and not skipped
     )
-    told = {
+    report = {
         "ours": round(mine.tokens),
         "spread": [round(x) for x in mine.spread],
         "mfu": round(mfu, 4),
@@ -339,7 +339,7 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
         "skipped": skipped,
     }
     if theirs is not None:
-        told |= {
+        report |= {
             "peer": round(theirs.tokens),
             "peer_spread": [round(x) for x in theirs.spread],
             "peer_memory": round(theirs.memory, 2),
@@ -347,15 +347,15 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
             "peer_loss": round(theirs.losses[-1], 4),
             "ratio": round(mine.tokens / theirs.tokens, 3),
         }
-    print(f"train {case.name}: {'pass' if passed else 'MISSED'} (bar {case.bar}); {told}", flush=True)
+    print(f"train {case.name}: {'pass' if passed else 'MISSED'} (bar {case.bar}); {report}", flush=True)
     if case.bar:
         name = f"train {case.name}{', float8' if case.float8 else ''}{'' if compiled else ', eager'}"
-        record(name, how=how, **told, bar=case.bar)
+        record(name, mode=mode, **report, bar=case.bar)
     return passed
 
 
 def main() -> None:
-    """Measure every case that is asked for; fail when a bar is missed."""
+    """Measure every case requested; fail when a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES, help="all, if none is named")
     parser.add_argument("--steps", type=int, default=40, help="that are timed")

@@ -44,7 +44,7 @@ def drawn(measured: list[Pair]) -> str:
     """Draw bars as a share of the longer of the two, with the ratio beside them."""
     row = 2 * BAR + GAP
     height = 40 + row * len(measured)
-    room = WIDTH - LABEL - 150
+    space = WIDTH - LABEL - 150
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif">',
         f'<text x="8" y="20" font-size="13">tokens a second: <tspan fill="{COLOURS["ours"]}">ours</tspan>, '
@@ -54,14 +54,14 @@ def drawn(measured: list[Pair]) -> str:
         top, most = 36 + number * row, max(pair.ours, pair.peer)
         parts.append(f'<text x="8" y="{top + BAR + 4}" font-size="12">{escape(pair.name)}</text>')
         for place, (kind, value) in enumerate((("ours", pair.ours), ("peer", pair.peer))):
-            y, length = top + place * BAR, room * value / most
+            y, length = top + place * BAR, space * value / most
             parts.append(
                 f'<rect x="{LABEL}" y="{y}" width="{length:.1f}" height="{BAR - 2}" fill="{COLOURS[kind]}"/>'
                 f'<text x="{LABEL + 4}" y="{y + BAR - 5}" font-size="10" fill="#111">{value:,.0f}</text>'
             )
         promised = "" if pair.bar is None else f" (bar {pair.bar:g})"
         words = f"{pair.ratio:.2f}x{promised}"
-        parts.append(f'<text x="{LABEL + room + 8}" y="{top + BAR + 4}" font-size="12">{words}</text>')
+        parts.append(f'<text x="{LABEL + space + 8}" y="{top + BAR + 4}" font-size="12">{words}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -86,18 +86,18 @@ def presets(lines: list[dict[str, Any]]) -> dict[tuple[bool, str], dict[str, Any
 def tables(lines: list[dict[str, Any]]) -> str:
     """Lay out the newest measurement of each preset, small and full."""
     found = presets(lines)
-    told = [HEAD.format(device=", ".join(dict.fromkeys(f"one {line['device']}" for line in found.values())))]
+    report = [HEAD.format(device=", ".join(dict.fromkeys(f"one {line['device']}" for line in found.values())))]
     for full, words in TABLES.items():
-        told += [f"\n{words}\n", "| preset | rows | tokens/s | MFU | weights | peak GiB | first, s | commit |"]
-        told += ["|---|--:|--:|--:|--:|--:|--:|---|"]
-        told += [
+        report += [f"\n{words}\n", "| preset | rows | tokens/s | MFU | weights | peak GiB | first, s | commit |"]
+        report += ["|---|--:|--:|--:|--:|--:|--:|---|"]
+        report += [
             f"| `{name.removeprefix('preset ')}` | {line['batch']} x {line['length']} | {line['tokens_per_second']:,} "
             f"| {line['mfu']:.1%} | {line['parameters'] / 1e6:,.1f} M | {line['peak_gib']} | {line['first_seconds']} "
             f"| {line['commit']} |"
             for (kind, name), line in sorted(found.items())
             if kind == full
         ]
-    return "\n".join(told) + "\n"
+    return "\n".join(report) + "\n"
 
 
 def main() -> None:

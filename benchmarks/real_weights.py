@@ -167,7 +167,7 @@ def our_lstm(kernel: Floats, recurrent: Floats, biases: Floats) -> LSTM:
 
 @torch.no_grad()
 def textgenrnn(folder: Path) -> dict[str, Any]:
-    """Compare what two LSTM layers of ours say with a computation in NumPy, and the odds of the next character.
+    """Compare two LSTM layers of ours, and the next character's probabilities, with a computation in NumPy.
 
     What stands around the layers (their outputs beside the embedding, averaged with weights, then a dense layer) has
     no part here and is computed by the same few lines for both.
@@ -188,26 +188,26 @@ def textgenrnn(folder: Path) -> dict[str, Any]:
         made = our_lstm(kernel, recurrent, biases)(torch.tensor(streams["ours"][-1]), Context()).numpy()
         streams["ours"].append(made)
         worst = max(worst, float(np.abs(made - streams["numpy"][-1]).max()))
-    odds = {who: next_odds(np.concatenate(parts, axis=2), found) for who, parts in streams.items()}
-    right = [float(odds["ours"][at, following]) for at, following in enumerate(ids[1:])]
+    probabilities = {who: next_probabilities(np.concatenate(parts, axis=2), found) for who, parts in streams.items()}
+    right = [float(probabilities["ours"][at, following]) for at, following in enumerate(ids[1:])]
     return {
         "name": "textgenrnn", "characters": len(ids), "hidden_apart": worst,
-        "odds_apart": float(np.abs(odds["ours"] - odds["numpy"]).max()),
+        "probabilities_apart": float(np.abs(probabilities["ours"] - probabilities["numpy"]).max()),
         "bits_per_character": float(-np.log2(right).mean()),
     }  # fmt: skip
 
 
-def next_odds(x: Floats, found: dict[str, Floats]) -> Floats:
-    """Return the odds of the character after each row: an average over the row with weights, then a dense layer."""
+def next_probabilities(x: Floats, found: dict[str, Floats]) -> Floats:
+    """Return the next character's probabilities: a weighted average over the row, then a dense layer."""
     shares = softmax((x @ found["attention/attention_W:0"])[..., 0])
     return softmax((x * shares[..., None]).sum(1) @ found["output/kernel:0"] + found["output/bias:0"])
 
 
 def softmax(scores: Floats) -> Floats:
-    """Return odds along the last axis."""
+    """Return probabilities along the last axis."""
     raised = np.exp(scores - scores.max(-1, keepdims=True))
-    odds: Floats = raised / raised.sum(-1, keepdims=True)
-    return odds
+    probabilities: Floats = raised / raised.sum(-1, keepdims=True)
+    return probabilities
 
 
 # --- SmolLM2 ----------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def softmax(scores: Floats) -> Floats:
 
 @torch.no_grad()
 def smollm2(path: Path) -> dict[str, Any]:
-    """Compare a chat model's odds over a text, and its greedy answers."""
+    """Compare a chat model's probabilities over a text, and its greedy answers."""
     import transformers
 
     transformers.logging.disable_progress_bar()
@@ -229,8 +229,8 @@ def smollm2(path: Path) -> dict[str, Any]:
     divergence = (want.exp() * (want - got)).sum(-1)
     same, answers = 0, []
     for question in QUESTIONS:
-        told = [{"role": "user", "content": question}]
-        prompt = tokenizer.apply_chat_template(told, add_generation_prompt=True, return_dict=True)["input_ids"]
+        messages = [{"role": "user", "content": question}]
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
         row = torch.tensor([prompt])
         settings = transformers.GenerationConfig(
             max_new_tokens=ANSWER, do_sample=False, eos_token_id=tokenizer.eos_token_id, pad_token_id=0

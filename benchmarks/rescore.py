@@ -43,11 +43,11 @@ SIZES = {  # layers, width, heads, dropout, rows of a step, micro-batch
 
 def heddle(folder: Path, words: list[str], log: str) -> str:
     """Run a command of heddle's in a folder; return its standard output."""
-    with (folder / log).open("a", encoding="utf-8") as told:
-        told.write(" ".join(words) + "\n")
-        told.flush()
+    with (folder / log).open("a", encoding="utf-8") as log_file:
+        log_file.write(" ".join(words) + "\n")
+        log_file.flush()
         child = subprocess.run(
-            [*HEDDLE, *words], cwd=folder, stdout=subprocess.PIPE, stderr=told, text=True, check=False
+            [*HEDDLE, *words], cwd=folder, stdout=subprocess.PIPE, stderr=log_file, text=True, check=False
         )
     if child.returncode:
         raise SystemExit(f"heddle {words[0]}: exit code {child.returncode}; see {folder / log}")
@@ -111,8 +111,8 @@ def scoring_model(out: Path, runs: list[str], at_once: int) -> None:
     (out / "scored").mkdir(exist_ok=True)
     voices = [voice for run in runs for voice in (run, f"{run}-{ALONE}")]
     with ThreadPoolExecutor(at_once) as pool:
-        for told in pool.map(lambda job: add(out, *job), itertools.product(SETS, voices)):
-            print(told, flush=True)
+        for line in pool.map(lambda job: add(out, *job), itertools.product(SETS, voices)):
+            print(line, flush=True)
     choices = [[voice] for voice in voices] + ([runs] if len(runs) > 1 else []) + [voices]
     extra = ["trigram"] if (scores_of(out, "dev_clean", "trigram")).exists() else []
     for choice in [*([extra] if extra else []), *choices, *([[*voices, *extra]] if extra else [])]:
@@ -167,21 +167,21 @@ def measure(out: Path, voices: list[str]) -> None:
     for name in SETS:
         rows = [without_context(row) for row in lists_of(out, name)]
         for voice in voices:
-            said = scores_of(out, name, voice).read_text(encoding="utf-8").splitlines()
-            for row, scores in zip(rows, map(json.loads, said), strict=True):
+            lines = scores_of(out, name, voice).read_text(encoding="utf-8").splitlines()
+            for row, scores in zip(rows, map(json.loads, lines), strict=True):
                 for candidate, score in zip(row["candidates"], scores, strict=True):
                     candidate.setdefault("scores", {})[voice] = score
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     for kind in ("clean", "other"):
         words = ["rescore", f"test_{kind}.jsonl", "--no-model", "--tune", f"dev_{kind}.jsonl", *READ[:2], "--json"]
-        told = [json.loads(line) for line in heddle(folder, words, "judged.log").splitlines()]
-        for report in (told[0], told[-1]):
+        reports = [json.loads(line) for line in heddle(folder, words, "judged.log").splitlines()]
+        for report in (reports[0], reports[-1]):
             line = {"models": voices} | report
             with (out / "results.jsonl").open("a", encoding="utf-8") as results:
                 results.write(json.dumps(line) + "\n")
         print(
-            f"{' + '.join(voices):40} test_{kind}: WER {told[-1]['before']:.2f} -> {told[-1]['after']:.2f} "
-            f"(at best {told[-1]['oracle']:.2f}); dev {told[0]['before']:.2f} -> {told[0]['after']:.2f}",
+            f"{' + '.join(voices):40} test_{kind}: WER {reports[-1]['before']:.2f} -> {reports[-1]['after']:.2f} "
+            f"(at best {reports[-1]['oracle']:.2f}); dev {reports[0]['before']:.2f} -> {reports[0]['after']:.2f}",
             flush=True,
         )
 

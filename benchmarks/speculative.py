@@ -1,9 +1,9 @@
-"""Drafts that guess ahead beside plain generation, in turns, on passages of a text: tokens/s, and how many are right.
+"""Speculative decoding beside plain generation, in turns, on passages of a text: tokens/s, and how many are right.
 
     python benchmarks/speculative.py MODEL --text FILE [--drafts lookup RUN ...] [--compile on]
 
 MODEL and RUN are anything that `heddle generate` takes. Greedy, so that what is written is the same; where numbers are
-rounded in another order it may come to differ, and the share of passages that are equal is told.
+rounded in another order it may come to differ, and the share of passages that are equal is reported.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def draft_of(word: str, device: str, ahead: int) -> Draft:
 
 
 def plainly(model: AutoregressiveModel, how: GenerationConfig) -> Write:
-    """Return what writes without guesses."""
+    """Return what writes without a draft."""
     return lambda prompt: generate(model, [prompt], how)[0]
 
 
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--drafts", nargs="+", default=["lookup"])
-    parser.add_argument("--ahead", type=positive, default=4, help="guesses at once")
+    parser.add_argument("--ahead", type=positive, default=4, help="draft tokens at once")
     parser.add_argument("--passages", type=positive, default=8)
     parser.add_argument("--prompt", type=positive, default=256, help="tokens of a beginning")
     parser.add_argument("--new", type=positive, default=256, help="tokens to write")
@@ -112,8 +112,8 @@ def main() -> None:
         found[f"draft {Path(word).name}"]["right"] = round(draft.tally.rate, 3)
     for name, numbers in found.items():
         print(f"{name}: {numbers}", flush=True)
-    asked = {name: getattr(words, name) for name in ("ahead", "compile", "weights", "passages", "prompt", "new")}
-    record("guessing", model=Path(words.model).name, **asked, found=found)
+    given = {name: getattr(words, name) for name in ("ahead", "compile", "weights", "passages", "prompt", "new")}
+    record("guessing", model=Path(words.model).name, **given, found=found)
 
 
 if __name__ == "__main__":

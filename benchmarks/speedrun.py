@@ -262,18 +262,18 @@ class Runner:
         }
 
 
-def serve(runner: Runner, changes: Sequence[str], said: IO[str]) -> None:
+def serve(runner: Runner, changes: Sequence[str], answers: IO[str]) -> None:
     """Say that a variant is ready, then train with each seed that comes in."""
-    print("ready", file=said, flush=True)
+    print("ready", file=answers, flush=True)
     for line in filter(str.strip, sys.stdin):
-        print(json.dumps(runner.train(int(line)) | {"changes": changes}), file=said, flush=True)
+        print(json.dumps(runner.train(int(line)) | {"changes": changes}), file=answers, flush=True)
 
 
 # --- many runs --------------------------------------------------------------------------------------------------------
 
 
 def jobs(words: argparse.Namespace) -> Iterator[Job]:
-    """Yield the variants that are asked for, the recipe itself first."""
+    """Yield the variants requested, the recipe itself first."""
     without = list(WITHOUT) if words.without == ["all"] else words.without or []
     if without or not words.trial:
         yield Job("speedrun", None, (), words.seconds, words.looks)
@@ -318,8 +318,8 @@ def run_all(words: argparse.Namespace, begun: float) -> Iterator[dict[str, Any]]
             if words.budget is not None and since + longest > begun + words.budget:
                 print(f"no time left for {name} with seed {seed}", flush=True)
                 continue
-            if said := ask(ready[name], seed):
-                yield json.loads(said) | {"commit": commit(), "device": device()}
+            if answer := ask(ready[name], seed):
+                yield json.loads(answer) | {"commit": commit(), "device": device()}
             else:
                 print(f"{name}: failed with seed {seed}, see {name}.log", flush=True)
             longest = max(longest, time.monotonic() - since)
@@ -327,7 +327,7 @@ def run_all(words: argparse.Namespace, begun: float) -> Iterator[dict[str, Any]]
         process.communicate()
 
 
-def told(line: dict[str, Any]) -> str:
+def describe(line: dict[str, Any]) -> str:
     """Say in one line how a run went."""
     curve = "  ".join(f"{look['bits_per_byte']:.4f} at {look['seconds']:.1f} s" for look in line["curve"])
     return (
@@ -380,21 +380,21 @@ def main() -> None:
     recipe = changed(RECIPES["speedrun"](), [*(TINY if words.tiny else []), *(words.set or [])])
     words.out.mkdir(parents=True, exist_ok=True)
     if words.job:
-        said, sys.stdout = sys.stdout, sys.stderr  # what others print is no answer
+        answers, sys.stdout = sys.stdout, sys.stderr  # what others print is no answer
         job = Job(**json.loads(words.job))
         config = variant(recipe, job)
         edited = [str(change) for change in diff(whole(recipe), whole(config))]
         ids = prepared(words.data, words.out, config, words.tokenizer)
-        serve(Runner(job, config, ids, words.out), edited, said)
+        serve(Runner(job, config, ids, words.out), edited, answers)
         return
-    for job in jobs(words):  # a wrong change is told before anything runs
+    for job in jobs(words):  # a wrong change is reported before anything runs
         prepared(words.data, words.out, variant(recipe, job), words.tokenizer)
     found = []
     for line in run_all(words, begun):
         found.append(line)
         with (words.out / "results.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(told(line), flush=True)
+        print(describe(line), flush=True)
     print(*summary(found), sep="\n")
     if runs := [line["bits_per_byte"] for line in found if line["name"] == "speedrun"]:
         print(f"goal {GOAL}: {'reached' if statistics.mean(runs) <= GOAL else 'MISSED'}")

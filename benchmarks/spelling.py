@@ -340,7 +340,7 @@ def fitted(rows: list[tuple[torch.Tensor, int]], start: NoisyChannelWeights) -> 
 
 
 def cached(score: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Cache what the model is asked: most questions are the same under other weights."""
+    """Cache the model's answers: most requests are the same under other weights."""
     known: dict[str, Any] = {}
 
     def answer(model: Any, questions: Sequence[Any]) -> list[Any]:
@@ -360,8 +360,10 @@ def tune(given: argparse.Namespace) -> None:
     errors, lines = development(given.data, given.lines or 400, start.rate)
     lm = heddle.load(given.model, device=given.device, dtype=given.dtype)
     half = len(lines) // 2
-    asked = CorrectorConfig(most=8, weights=replace(start, known=20.0), normal=form)  # known words are not weighed here
-    rows = list(witnesses(Corrector(words, errors, asked, lm.model, lm.tokenizer), lines[:half]))
+    config = CorrectorConfig(
+        most=8, weights=replace(start, known=20.0), normal=form
+    )  # known words are not weighed here
+    rows = list(witnesses(Corrector(words, errors, config, lm.model, lm.tokenizer), lines[:half]))
     fit = fitted(rows, start)
     print(fit, flush=True)
 

@@ -48,9 +48,9 @@ def texts_of(path: Path) -> Iterator[str]:
 
 
 def talk(row: dict[str, list[str]]) -> str:
-    """Join what was said and each answer to it."""
-    said = row["context"]
-    return "\n\n".join([*said, *row["positive_responses"]]).replace("__eou__", "\n\n")
+    """Join the context and each answer to it."""
+    context = row["context"]
+    return "\n\n".join([*context, *row["positive_responses"]]).replace("__eou__", "\n\n")
 
 
 def documents(text: str, lines_are_paragraphs: bool) -> Iterator[str]:
@@ -81,12 +81,12 @@ def read(data: Path, patterns: Iterable[str]) -> Iterator[str]:
                 yield from filter(worthy, documents(text, "wikipedia" in pattern))
 
 
-def share(documents: Iterator[str], room: int) -> Iterator[str]:
+def share(documents: Iterator[str], space: int) -> Iterator[str]:
     """Yield documents evenly until a number of characters is reached: every other one of what is read."""
     for document in islice(documents, 0, None, 2):
-        if room <= 0:
+        if space <= 0:
             return
-        room -= len(document)
+        space -= len(document)
         yield document
 
 

@@ -3,7 +3,7 @@
     python benchmarks/startup_time.py [RECIPE KEY=VALUE ...] [--starts 3] [--profile FILE]
 
 Each start is a process of its own that shares nothing with the others but a cache of compiled code, empty at first.
-What is told of each: seconds until everything is imported, until the model stands on its device, until the end of the
+Reported for each run: seconds until everything is imported, until the model stands on its device, until the end of the
 first step; and what of the tracing and of the kernels was found in the cache. `--profile` writes where one more start
 spends its time.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 BAR = 25.0  # seconds of a second start on one H200
 GPT2 = ["gpt2", "training.batch=64", "training.micro_batch=64"]
-BEGAN = "HEDDLE_BENCH_BEGAN"  # when the process was asked for
+BEGAN = "HEDDLE_BENCH_BEGAN"  # when the process was started
 
 
 def start(words: list[str], profile: Path | None) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def start(words: list[str], profile: Path | None) -> dict[str, Any]:
         marks["stepped"] = time.time() - began
     kept = {f"traced_{what}": counters["aot_autograd"][f"autograd_cache_{what}"] for what in ("hit", "miss", "bypass")}
     kept |= {f"kernels_{what}": counters["inductor"][f"fxgraph_cache_{what}"] for what in ("hit", "miss", "bypass")}
-    told = {name: round(seconds, 1) for name, seconds in marks.items()}
-    return told | kept | {"compiled": run.compiled, "device": run.hardware.device.type}
+    report = {name: round(seconds, 1) for name, seconds in marks.items()}
+    return report | kept | {"compiled": run.compiled, "device": run.hardware.device.type}
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def test_rxnmappers_pickled_albert_gives_the_same_masked_token_logits(script: Mo
 
 def test_textgenrnns_lstm_equals_its_equations_in_numpy(script: ModuleType) -> None:
     found = numbers(script.textgenrnn, inside("textgenrnn", "textgenrnn_weights.hdf5").parent)
-    assert found["hidden_apart"] < 1e-4 and found["odds_apart"] < 1e-4
+    assert found["hidden_apart"] < 1e-4 and found["probabilities_apart"] < 1e-4
     assert found["bits_per_character"] < 2.5, "weights that were put in wrongly know nothing of English"
 
 
