@@ -68,7 +68,7 @@ class MaskedTokenConfig(ObjectiveConfig):
     def prepare(self, batch: Batch, seed: int) -> MaskedBatch:
         """Hide tokens of each row; one that does not count (padding) is neither hidden nor seen."""
         if self.mask is None or self.vocab is None:
-            raise ConfigError("objective.mask", want="an id and a vocab, which `settle` fills in", got=self.mask)
+            raise ConfigError("objective.mask", want="an id and a vocab, which `resolve` fills in", got=self.mask)
         inputs, real = batch.inputs.numpy().copy(), batch.weights.numpy() > 0
         weights = np.zeros_like(batch.weights.numpy())
         spared = np.unique([number for number in self.spared or () if number < self.vocab]).astype(np.int64)

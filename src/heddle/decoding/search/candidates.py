@@ -1,4 +1,4 @@
-"""BeamCandidates of beam search: the live sequences of a group, each with one more token, best first.
+"""Beam search candidates: the live sequences of a group, each with one more token, best first.
 
 A pool ranks the candidates of one group. The best ones are at hand; the others are sorted only if a search needs them,
 because too many of the best ones end.

@@ -61,7 +61,7 @@ def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes:
         case {"type": "Fuse"}:
             return _uniform([name.encode() for name in known], silent)
         case {"type": "WordPiece", "prefix": str(prefix), "cleanup": bool(shorten)}:
-            inside, first = _gradient_sync(known, prefix), _plain(known)
+            inside, first = _wordpiece_bytes(known, prefix), _plain(known)
             if shorten:
                 inside, first = tuple(map(_cleaned_up, inside)), tuple(map(_cleaned_up, first))
             return TokenBytes(inside, first, frozenset(), silent)
@@ -76,7 +76,7 @@ def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes:
             return TokenBytes(inside, first, frozenset(), silent)
         case {"type": "Sequence", "decoders": steps} if steps == WORD_DECODER:
             inside = tuple(
-                b"\n" if name == "\n" else word for name, word in zip(known, _gradient_sync(known), strict=True)
+                b"\n" if name == "\n" else word for name, word in zip(known, _wordpiece_bytes(known), strict=True)
             )
             return TokenBytes(inside, _plain(known), frozenset(i for i, n in enumerate(known) if n == "\n"), silent)
         case {"type": "Sequence", "decoders": steps} if steps == BYTE_FALLBACK_DECODER:
@@ -115,7 +115,7 @@ def _plain(names: list[str]) -> tuple[bytes, ...]:
     return tuple(name.encode() for name in names)
 
 
-def _gradient_sync(names: list[str], prefix: str = "\0") -> tuple[bytes, ...]:
+def _wordpiece_bytes(names: list[str], prefix: str = "\0") -> tuple[bytes, ...]:
     """Return the bytes of WordPiece tokens: a space before a word, none before a continuation."""
     return tuple(
         name.removeprefix(prefix).encode() if not name or name.startswith(prefix) else f" {name}".encode()

@@ -39,10 +39,11 @@ def words_of(text: str, spans: Sequence[Span]) -> list[Word]:
             word += 1
             joined[word] = True
         ends[word] = number
-    return _gradient_sync(text, places, ends, joined)
+    return _group_words(text, places, ends, joined)
 
 
-def _gradient_sync(text: str, places: list[Span], ends: list[int], joined: list[bool]) -> list[Word]:
+def _group_words(text: str, places: list[Span], ends: list[int], joined: list[bool]) -> list[Word]:
+    """Return the words with their tokens; those without a boundary between them are one."""
     words: list[Word] = []
     start, first = 0, 0
     for number, (place, end) in enumerate(zip(places, ends, strict=True)):

@@ -113,7 +113,7 @@ class ModelWithLoss(nn.Module):
 class Step:
     """All that one optimizer step needs, built once."""
 
-    losses: nn.Module  # `Losses`, perhaps compiled, perhaps wrapped for several processes
+    losses: nn.Module  # `ModelWithLoss`, perhaps compiled, perhaps wrapped in DDP
     model: Model
     optimizers: Optimizers
     guard: Guard
