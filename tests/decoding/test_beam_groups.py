@@ -40,7 +40,7 @@ def test_the_first_group_is_a_search_by_itself_so_groups_never_lose_its_best() -
     config = replace(HOW, samples=2, choice=BeamSearch(beams=6, groups=3, diversity=5.0))
     alone = find(made, replace(config, choice=BeamSearch(beams=2)))
     for one, all_ in zip(alone, find(made, config), strict=True):
-        assert all_[0].score >= one[0].score
+        assert all_[0].score >= one[0].score - 1e-12  # other batch sizes may round otherwise
 
 
 def test_diversity_makes_lists_more_diverse() -> None:

@@ -195,7 +195,7 @@ def test_earlier_constraints_of_phrases_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize(
-    ("require", "forbid", "said"),
+    ("require", "forbid", "message"),
     [
         ([b""], [], "require: want phrases of one character or more"),
         ([], [b"a", b""], "forbid: want phrases of one character or more"),

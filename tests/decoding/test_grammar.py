@@ -206,7 +206,7 @@ def test_both_grammar_and_phrases_agree_on_the_end(book: GrammarCompiler) -> Non
 
 
 @pytest.mark.parametrize(
-    ("grammar", "said"),
+    ("grammar", "message"),
     [
         (RegexGrammar(pattern="[a"), "regex: want a pattern that can be followed (unclosed character class), got '[a'"),
         (
