@@ -16,13 +16,7 @@ from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text.tokenizers import BpeTokenizer, TokenizerConfig
 from heddle.training.callbacks import NoWindowWarmupConfig, WindowWarmupConfig
 from heddle.training.loop import ActivationCheckpointing, GuardConfig, Reduction
-from heddle.training.optimizers import (
-    AdamWConfig,
-    CosineConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-    WeightAverageConfig,
-)
+from heddle.training.optimizers import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig, WeightAverageConfig
 
 
 @settings

@@ -32,8 +32,7 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
         refusal = UsageError(f"samples: {type(model).__name__} writes none")
         writer = require(model, AutoregressiveModel, refusal)
         generation = GenerationConfig(
-            max_tokens=TOKENS,
-            choice=MultinomialSampling(temperature=0.8, top_k=50, seed=seed),
+            max_tokens=TOKENS, choice=MultinomialSampling(temperature=0.8, top_k=50, seed=seed)
         )
         return tokenizer.decode(
             generate(writer, [tokenizer.special_tokens.document_start], with_special_tokens(generation, tokenizer))[0]

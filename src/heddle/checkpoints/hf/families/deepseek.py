@@ -71,9 +71,7 @@ def _attention(hf: HfConfig) -> LatentAttentionConfig:
     if hf.maybe_number("num_key_value_heads") is not None:
         hf.only("num_key_value_heads", heads)
     widths = LatentWidthsConfig(
-        key=hf.number("qk_nope_head_dim"),
-        rotary=hf.number("qk_rope_head_dim"),
-        value=hf.number("v_head_dim"),
+        key=hf.number("qk_nope_head_dim"), rotary=hf.number("qk_rope_head_dim"), value=hf.number("v_head_dim")
     )
     return LatentAttentionConfig(
         heads=heads,

@@ -30,9 +30,7 @@ def read(hf: HfConfig) -> LanguageModelConfig:
         dropout=hf.real("attention_dropout", 0.0),
     )
     channel = FeedForwardConfig(
-        hidden=hf.number("intermediate_size"),
-        activation=hf.word("hidden_act", ACTIVATIONS, "gelu"),
-        bias=True,
+        hidden=hf.number("intermediate_size"), activation=hf.word("hidden_act", ACTIVATIONS, "gelu"), bias=True
     )
     if hf.flag("use_parallel_residual", True):
         both = SumConfig(parts=(attention, channel), norms=(norm, norm))
