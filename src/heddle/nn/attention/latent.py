@@ -79,9 +79,8 @@ class LatentAttention(AttentionPart):
         self.turned = Linear(width, self.widths.rotary, bias=bias)
         self.key = Linear(config.latent, self.heads * self.widths.key)
         self.value = Linear(config.latent, self.heads * self.widths.value)
-        self.output = Linear(
-            self.heads * self.widths.value, width, bias=config.projections.output_bias, role=Role.INTO_STREAM
-        )
+        inner, bias = self.heads * self.widths.value, config.projections.output_bias
+        self.output = Linear(inner, width, bias=bias, role=Role.INTO_STREAM)
         self.score = DotScoreConfig(scale=config.scale).build(self.heads, self.widths.key + self.widths.rotary)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
@@ -119,9 +118,8 @@ class LatentAttention(AttentionPart):
 
     def expand_latent(self, latent: PerHead, rotary: PerHead) -> tuple[PerHead, PerHead]:
         """Return every head's keys and values (up-projection)."""
-        key, value = (
-            linear(latent[:, 0]).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.key, self.value)
-        )
+        projected = (linear(latent[:, 0]) for linear in (self.key, self.value))
+        key, value = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in projected)
         return torch.cat((key, rotary.expand(-1, self.heads, -1, -1)), dim=-1), value
 
     def absorb(self, query: PerHead) -> PerHead:

@@ -160,9 +160,8 @@ class Synthesizer(Stateful):
     def attention_weights(self, x: Stream, ctx: Context) -> SynthesizedScores:
         """Return the attention weights, [batch, heads, query, key]."""
         length = x.shape[1]
-        return self.softmax_weights(
-            x, self.value_and_key(x), QueryKeyPositions(ctx.positions, ctx.positions, (length, length)), ctx
-        )
+        positions = QueryKeyPositions(ctx.positions, ctx.positions, (length, length))
+        return self.softmax_weights(x, self.value_and_key(x), positions, ctx)
 
     def attend(
         self, x: Stream, value_and_key: tuple[CachedHeads, ...], positions: QueryKeyPositions, ctx: Context

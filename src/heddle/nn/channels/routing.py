@@ -219,6 +219,5 @@ class ExpertChoice(Router):
         rank = best.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         places = (real.sum(dim=1) * (self.choices / self.experts)).ceil()
         taken = (rank < places[:, None, None]) & real[..., None]
-        return Routing(
-            logits, probabilities, torch.arange(self.experts, device=x.device).where(taken, self.experts), probabilities
-        )
+        experts = torch.arange(self.experts, device=x.device).where(taken, self.experts)
+        return Routing(logits, probabilities, experts, probabilities)

@@ -8,11 +8,9 @@ from torch.nn import functional as F
 from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import ChannelConfig, Context, Linear, MixerConfig, Module, Part, Place, Role, Sight, Stateful
-from heddle.nn.convolution.convolution import ReceptiveField, check_taps, depthwise_conv, last_inputs, pad_inputs
+from heddle.nn.convolution.convolution import Past, ReceptiveField, check_taps, depthwise_conv, last_inputs, pad_inputs
 from heddle.nn.layers import LayerNormConfig, NormConfig
 from heddle.nn.state import HiddenState
-
-Past = Float[Tensor, "batch carried"] | None
 
 
 @part("gated_linear_unit")
@@ -129,9 +127,8 @@ class EvolvedEncoderConvolution(Stateful):
         seen, inner = slot.vectors if isinstance(slot, HiddenState) else (None, None)
         mixed = self.mixed(x, ctx, seen)
         y = pad_width(self.down(mixed, ctx, inner), self.width)
-        return y, HiddenState(
-            (last_inputs(x, ctx, self.short.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner))
-        )
+        after = last_inputs(x, ctx, self.short.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner)
+        return y, HiddenState(after)
 
     def look_up_ops(self, tokens: int) -> int:
         return tokens * self.down.weight.numel()  # depthwise filters only
@@ -180,9 +177,8 @@ class EvolvedDecoderConvolution(Stateful):
         seen, inner = slot.vectors if isinstance(slot, HiddenState) else (None, None)
         mixed = self.mixed(x, ctx, seen)
         y = self.down(mixed, ctx, inner)
-        return y, HiddenState(
-            (last_inputs(x, ctx, self.long.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner))
-        )
+        after = last_inputs(x, ctx, self.long.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner)
+        return y, HiddenState(after)
 
     def look_up_ops(self, tokens: int) -> int:
         return tokens * sum(each.weight.numel() for each in (self.long, self.short, self.down))

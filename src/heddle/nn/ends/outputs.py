@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part
-from heddle.core.shapes import Stream
+from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part, settings
+from heddle.core.shapes import Losses, Stream
 from heddle.nn.base import Context, Linear, Module, Role, upcast
 from heddle.nn.ends.head import HeadConfig, TransformedHeadConfig
 from heddle.nn.layers import activation
@@ -18,7 +18,6 @@ from heddle.nn.layers import activation
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 Vectors = Float[Tensor, "batch width"]
 Labels = Int[Tensor, "..."]
-Losses = Float[Tensor, "..."]
 
 
 class OutputConfig(Config, ABC):
@@ -106,49 +105,40 @@ class NextSentenceOutputConfig(OutputConfig):
         return ClassOutput(width, 2, self.dropout, self.reads)
 
 
-@part("sequence_class")
-class SequenceClassOutputConfig(OutputConfig):
-    """Sequence classification: the class of a row."""
+@settings
+class ClassOutputConfig(OutputConfig):
+    """What the classification of rows and of tokens share."""
 
     classes: int
-    name: str = "sequence_class"
+    name: str
     dropout: float = 0.0
     labels: tuple[str, ...] = ()  # names of the classes; (): numbers only
-    reads = "pooled"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(1, classes=self.classes)
         check_share(dropout=self.dropout)
-        check_labels(self.labels, self.classes)
+        if self.labels and len(self.labels) != self.classes:
+            want = f"one for each of {self.classes} classes, or none"
+            raise ConfigError("labels", want=want, got=len(self.labels))
 
     def build(self, vocab: int | None, width: int) -> Output:
         return ClassOutput(width, self.classes, self.dropout, self.reads)
+
+
+@part("sequence_class")
+class SequenceClassOutputConfig(ClassOutputConfig):
+    """Sequence classification: the class of a row."""
+
+    name: str = "sequence_class"
+    reads = "pooled"
 
 
 @part("token_class")
-class TokenClassOutputConfig(OutputConfig):
+class TokenClassOutputConfig(ClassOutputConfig):
     """Token classification: the class of each token, such as named entities."""
 
-    classes: int
     name: str = "token_class"
-    dropout: float = 0.0
-    labels: tuple[str, ...] = ()  # names of the classes; (): numbers only
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(1, classes=self.classes)
-        check_share(dropout=self.dropout)
-        check_labels(self.labels, self.classes)
-
-    def build(self, vocab: int | None, width: int) -> Output:
-        return ClassOutput(width, self.classes, self.dropout, self.reads)
-
-
-def check_labels(labels: tuple[str, ...], classes: int) -> None:
-    """Refuse a number of labels that differs from the number of classes."""
-    if labels and len(labels) != classes:
-        raise ConfigError("labels", want=f"one for each of {classes} classes, or none", got=len(labels))
 
 
 class ClassOutput(Output):

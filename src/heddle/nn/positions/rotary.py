@@ -175,9 +175,8 @@ class RotaryPosition(Position):
         if self.cos.is_meta:
             return
         base, scaling = self.config.base, self.config.scaling
-        phases = angles(
-            len(self.cos), scaling.scale_frequencies(frequencies(self.rotary_width, base, self.cos.device), base)
-        )
+        plain = frequencies(self.rotary_width, base, self.cos.device)
+        phases = angles(len(self.cos), scaling.scale_frequencies(plain, base))
         self.cos = (phases.cos() * scaling.attention_factor()).to(self.cos.dtype)
         self.sin = (phases.sin() * scaling.attention_factor()).to(self.sin.dtype)
 

@@ -21,6 +21,7 @@ from heddle.nn.state import HiddenState, Memory
 Queries = Float[Tensor, "batch length hidden"]
 Keys = Float[Tensor, "batch source key"]
 AttentionWeights = Float[Tensor, "batch length source"]
+Contexts = Float[Tensor, "batch length memory"]
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------
@@ -298,15 +299,10 @@ class AttentionRNN(Recurrent):
             outputs, last = self.cell.step(x, ctx, HiddenState(start))
             contexts, weights = self.attend(outputs, source)
             return RNNResult(self.attentional_output(outputs, contexts), last.vectors, weights)
-        return (
-            self.attend_then_step(x, ctx, start, source)
-            if self.use.attends_first
-            else self.step_then_attend(x, ctx, start, source)
-        )
+        run = self.attend_then_step if self.use.attends_first else self.step_then_attend
+        return run(x, ctx, start, source)
 
-    def attend(
-        self, queries: Queries, source: AttendedSource
-    ) -> tuple[Float[Tensor, "batch length memory"], AttentionWeights]:
+    def attend(self, queries: Queries, source: AttendedSource) -> tuple[Contexts, AttentionWeights]:
         """Return the context vectors and the attention weights."""
         scores = upcast(self.alignment(queries, source.keys, source.cast_weights))
         if source.masked is not None:
@@ -324,9 +320,8 @@ class AttentionRNN(Recurrent):
         context_weight, cell_step = self.enter.dense_weight(x.dtype).t(), STEPS[type(self.cell)]
 
         def step_cell(input_gates: Tensor, context_input: Tensor, state: States) -> States:
-            return cell_step(
-                torch.addmm(input_gates, context_input, context_weight), state, recurrent_weight, recurrent_bias
-            )
+            input_gates = torch.addmm(input_gates, context_input, context_weight)
+            return cell_step(input_gates, state, recurrent_weight, recurrent_bias)
 
         return F.linear(x, input_weight, bias).unbind(1), step_cell
 

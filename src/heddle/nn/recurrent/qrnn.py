@@ -62,9 +62,7 @@ class QRNN(Recurrent):
         previous, starts = self.initial_state(x, slot), document_starts(ctx)
         window_inputs = x if self.window == 1 else torch.cat((_previous_inputs(x, previous[1], starts), x), -1)
         weight = F.dropout(self.weight, self.weight_drop, self.training).to(x.dtype)
-        candidate, forget_logits, output_logits = F.linear(window_inputs, weight, self.bias.to(x.dtype)).chunk(
-            3, dim=-1
-        )
+        candidate, forget_logits, output_logits = F.linear(window_inputs, weight, self.bias.to(x.dtype)).chunk(3, -1)
         input_share = self.apply_zoneout(upcast(forget_logits).neg().sigmoid())  # 1 - forget
         forget_gate = 1 - input_share if starts is None else (1 - input_share).masked_fill(starts[..., None], 0)
         new = input_share * upcast(candidate).tanh()
@@ -77,11 +75,7 @@ class QRNN(Recurrent):
         """Apply zoneout: keep some cells in training, and scale by the expectation in evaluation."""
         if not self.zoneout:
             return input_share
-        return (
-            input_share * (torch.rand_like(input_share) >= self.zoneout)
-            if self.training
-            else input_share * (1 - self.zoneout)
-        )
+        return input_share * (torch.rand_like(input_share) >= self.zoneout if self.training else 1 - self.zoneout)
 
 
 def _previous_inputs(x: Inputs, previous: Tensor, starts: Bool[Tensor, "batch length"] | None) -> Inputs:
