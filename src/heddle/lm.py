@@ -228,9 +228,8 @@ class LM:
             return Context()
         if source is None or len(source) != rows:
             found = "none" if source is None else str(len(source))
-            raise UsageError(
-                f"logits: want source=[[...]] with {rows} rows of ids, for an encoder-decoder, got {found}"
-            )
+            want = f"source=[[...]] with {rows} rows of ids, for an encoder-decoder"
+            raise UsageError(f"logits: want {want}, got {found}")
         read = [check_source(self.predictor, row) for row in source]
         return Context(memory=self.model.encode(*pad_rows(read, next(self.model.parameters()).device)))
 

@@ -221,9 +221,8 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
 
 def _canonical_experts(config: ExpertsConfig) -> ExpertsConfig:
     """Return experts without what only training uses: balancing losses and noise."""
-    balance = (
-        BiasLoadBalancingConfig() if isinstance(config.balance, BiasLoadBalancingConfig) else NoLoadBalancingConfig()
-    )
+    biased = isinstance(config.balance, BiasLoadBalancingConfig)
+    balance = BiasLoadBalancingConfig() if biased else NoLoadBalancingConfig()
     made = swap(TokenChoiceConfig, lambda router: replace(router, jitter=0.0))(config)
     capacity = made.capacity if made.capacity.in_eval else DroplessConfig()
     return replace(made, balance=balance, capacity=capacity, z_loss=0.0)

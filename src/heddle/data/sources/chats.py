@@ -97,9 +97,8 @@ def _message(turn: object, speaker: str) -> Message | None:
         return None
     if "role" not in turn and "from" in turn:
         name, text = turn["from"], turn.get("value")
-        return (
-            {"role": SPEAKERS.get(name, name), "content": text} if isinstance(name, str) and _is_content(text) else None
-        )
+        known = isinstance(name, str) and _is_content(text)
+        return {"role": SPEAKERS.get(name, name), "content": text} if known else None
     calls = turn.get("content") is None and isinstance(turn.get("tool_calls"), list)
     return turn if isinstance(turn.get("role"), str) and (calls or _is_content(turn.get("content"))) else None
 

@@ -63,9 +63,7 @@ class TextSource(SourceConfig):
                             counter.skip(text, f"{name}:{place}")
                         else:
                             yield Document(text, f"{name}:{place}", group=first)
-                            if (
-                                whole and not first
-                            ):  # later pieces go to the same side of the split, wherever the folder is
+                            if whole and not first:  # later pieces stay on the same side of the split, wherever it is
                                 first = text
                 if counter.seen == seen_before:
                     raise UnreadableFile(SkipReason.EMPTY)

@@ -9,27 +9,13 @@ from collections.abc import Sequence
 
 import torch
 
+import heddle.decoding.sampling as sampling
 from heddle.core import ConfigError, check_at_least, part
 from heddle.decoding.generation.decoders import DynamicDecoder, StaticDecoder, StepDecoder
 from heddle.decoding.generation.generation_config import GenerationConfig, Sampler, TokenChooser
 from heddle.decoding.generation.steps import StepStrategy
 from heddle.decoding.runtime import CaptureMode, Prefill
-from heddle.decoding.sampling import (
-    NEG_INF,
-    NO_TOKEN,
-    Logits,
-    NextTokens,
-    RowPosition,
-    apply_temperature,
-    check_logits,
-    greedy_tokens,
-    inverse_cdf,
-    min_p,
-    top_k,
-    top_p,
-    typical,
-    uniform,
-)
+from heddle.decoding.sampling import Logits, NextTokens, RowPosition
 from heddle.models.networks import AutoregressiveModel
 
 
@@ -56,8 +42,8 @@ class GreedySearch(TokenStrategy):
 
     def choose(self, logits: Logits, positions: Sequence[RowPosition]) -> NextTokens:
         """Return the most probable token of each row."""
-        check_logits(logits)
-        return greedy_tokens(logits)
+        sampling.check_logits(logits)
+        return sampling.greedy_tokens(logits)
 
 
 @part("draw")
@@ -91,11 +77,11 @@ class MultinomialSampling(TokenStrategy, Sampler):
 
     def choose(self, logits: Logits, positions: Sequence[RowPosition]) -> NextTokens:
         """Draw a token for each row."""
-        check_logits(logits)
+        sampling.check_logits(logits)
         numbers = [self.uniform(position) for position in positions]
         uniforms = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
-        ids = inverse_cdf(self.probabilities(logits), uniforms)
-        return ids.masked_fill(logits.amax(-1) == NEG_INF, NO_TOKEN)
+        ids = sampling.inverse_cdf(self.probabilities(logits), uniforms)
+        return ids.masked_fill(logits.amax(-1) == sampling.NEG_INF, sampling.NO_TOKEN)
 
     def probabilities(self, logits: Logits) -> Logits:
         """Return the probabilities after all filters."""
@@ -103,17 +89,17 @@ class MultinomialSampling(TokenStrategy, Sampler):
 
     def uniform(self, position: RowPosition, use: str = "next") -> float:
         """Return the random number of a position by the seed."""
-        return uniform(self.seed, position, use)
+        return sampling.uniform(self.seed, position, use)
 
     def filter_logits(self, logits: Logits) -> Logits:
         """Apply the filters that are on, in their order."""
-        logits = apply_temperature(logits, self.temperature)
+        logits = sampling.apply_temperature(logits, self.temperature)
         if self.top_k is not None:
-            logits = top_k(logits, self.top_k)
+            logits = sampling.top_k(logits, self.top_k)
         if self.top_p is not None:
-            logits = top_p(logits, self.top_p)
+            logits = sampling.top_p(logits, self.top_p)
         if self.min_p is not None:
-            logits = min_p(logits, self.min_p)
+            logits = sampling.min_p(logits, self.min_p)
         if self.typical is not None:
-            logits = typical(logits, self.typical)
+            logits = sampling.typical(logits, self.typical)
         return logits

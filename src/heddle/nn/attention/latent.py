@@ -7,7 +7,7 @@ computed from the latent vector.
 import torch
 from torch import Tensor, nn
 
-from heddle.core import Config, ConfigError, check_at_least, check_share, part, settings
+from heddle.core import Config, ConfigError, Positive, check_at_least, check_share, part, settings
 from heddle.core.shapes import Float, Stream
 from heddle.nn.attention.backends import AttentionInputs
 from heddle.nn.attention.kv_update import update_kv_cache
@@ -23,12 +23,9 @@ from heddle.nn.state import KVCache
 class LatentWidthsConfig(Config):
     """The widths of one head."""
 
-    key: int  # of the part of a key without rotary embedding
-    rotary: int  # of the part with rotary embedding
-    value: int
-
-    def __post_init__(self) -> None:
-        check_at_least(1, key=self.key, rotary=self.rotary, value=self.value)
+    key: Positive  # of the part of a key without rotary embedding
+    rotary: Positive  # of the part with rotary embedding
+    value: Positive
 
 
 @part("latent_attention")

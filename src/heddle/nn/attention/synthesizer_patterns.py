@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, check_at_least, part, settings
+from heddle.core import Config, Positive, part, settings
 from heddle.nn.base import InitialValues, Module, Role
 
 SynthesizedScores = Float[Tensor, "#batch heads query key"]
@@ -84,10 +84,7 @@ class RandomPattern(Pattern):
 class LowRankPatternConfig(PatternConfig):
     """Scores from two tables of low rank."""
 
-    rank: int = 16
-
-    def __post_init__(self) -> None:
-        check_at_least(1, rank=self.rank)
+    rank: Positive = 16
 
 
 class LowRankPattern(Pattern, ABC):

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.core import Config, ConfigError, Positive, check_at_least, part
 
 
 class CapacityConfig(Config, ABC):
@@ -118,10 +118,7 @@ class RowPlacesConfig(CapacityConfig):
     depends_on_batch = False
     in_eval = True
 
-    most: int = 64
-
-    def __post_init__(self) -> None:
-        check_at_least(1, most=self.most)
+    most: Positive = 64
 
     def groups(self, tokens: int) -> int:
         return 1

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, check_at_least, part, settings
+from heddle.core import Config, ConfigError, Positive, part, settings
 from heddle.core.shapes import Hidden, Ids, Losses, Stream, Targets
 from heddle.nn.base import Context, InitialValues, Module, Place, Role, upcast
 from heddle.nn.ends.embedding import Embedding, EmbeddingConfig, FactorProjection, factor_initial_values, require_vocab
@@ -22,11 +22,8 @@ from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 class ClusterConfig(Config):
     """A cluster: adjacent ids whose vectors have the same width."""
 
-    size: int | None = None  # None: all remaining ids
-    width: int | None = None  # None: the stream's, without a projection
-
-    def __post_init__(self) -> None:
-        check_at_least(1, size=self.size, width=self.width)
+    size: Positive | None = None  # None: all remaining ids
+    width: Positive | None = None  # None: the stream's, without a projection
 
 
 def cluster_cutoffs(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.core import Config, ConfigError, Positive, check_at_least, part
 from heddle.core.shapes import Float, Hidden, Losses, Targets
 from heddle.nn.base import InitialValues, Linear, LinearKernel, Module, Role, apply_linear, upcast
 from heddle.nn.ends.embedding import FactorProjection, factor_initial_values
@@ -183,12 +183,9 @@ class TransformedHead(LinearSoftmaxHead):
 class FactorizedHeadConfig(HeadConfig):
     """Factorized head: the transposed matrices of a factorized embedding (Lan et al. 2020)."""
 
-    inner: int = 128
+    inner: Positive = 128
     power: float = 0.0  # the hidden state is first multiplied by width^power
     deviation: float | None = None  # of the initial product of both matrices; None: the initialiser's
-
-    def __post_init__(self) -> None:
-        check_at_least(1, inner=self.inner)
 
     def build(self, vocab: int, width: int) -> Head:
         return FactorizedHead(vocab, width, self)
@@ -214,12 +211,9 @@ class FactorizedHead(LinearSoftmaxHead):
 class MixtureHeadConfig(HeadConfig):
     """Mixture of softmaxes (MoS): several softmaxes over one matrix, mixed by a learned prior (Yang et al. 2018)."""
 
-    components: int = 15
+    components: Positive = 15
     power: float = 0.0  # the hidden state is first multiplied by width^power
     deviation: float | None = None  # of the initial components and prior; None: the initialiser's
-
-    def __post_init__(self) -> None:
-        check_at_least(1, components=self.components)
 
     def build(self, vocab: int, width: int) -> Head:
         return MixtureHead(vocab, width, self)

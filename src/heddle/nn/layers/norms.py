@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.core import Config, ConfigError, NonNegative, check_at_least, part
 from heddle.nn.base import InitialValues, Module, Role, upcast
 
 
@@ -31,11 +31,8 @@ class NoNormConfig(NormConfig):
 class LayerNormConfig(NormConfig):
     """LayerNorm: subtract the mean, divide by the standard deviation, scale and shift (Ba et al. 2016)."""
 
-    eps: float = 1e-5
+    eps: NonNegative = 1e-5
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        check_at_least(0, eps=self.eps)
 
     def build(self, width: int) -> nn.Module:
         return LayerNorm(width, self)
@@ -62,10 +59,7 @@ class LayerNorm(Module):
 class RMSNormConfig(NormConfig):
     """RMSNorm: divide by the root mean square, then scale (Zhang & Sennrich 2019)."""
 
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check_at_least(0, eps=self.eps)
+    eps: NonNegative = 1e-6
 
     def build(self, width: int) -> nn.Module:
         return RMSNorm(width, self.eps)
@@ -93,10 +87,7 @@ class OffsetRMSNormConfig(NormConfig):
     A small weight keeps more digits in half precision, and weight decay pulls the scale towards one.
     """
 
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check_at_least(0, eps=self.eps)
+    eps: NonNegative = 1e-6
 
     def build(self, width: int) -> nn.Module:
         return OffsetRMSNorm(width, self.eps)

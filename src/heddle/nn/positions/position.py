@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from heddle.core import Config, ConfigError, UsageError, check_at_least, part
+from heddle.core import Config, ConfigError, Count, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Module, Place, PositionInput, Role
 
@@ -62,10 +62,7 @@ class NoPosition(Position):
 class LearnedPositionConfig(PositionConfig):
     """Learned absolute positions: a vector for each index."""
 
-    first: int = 0  # row of the first position; the rows before it are unused (RoBERTa and BART have two)
-
-    def __post_init__(self) -> None:
-        check_at_least(0, first=self.first)
+    first: Count = 0  # row of the first position; the rows before it are unused (RoBERTa and BART have two)
 
     def build(self, width: int, place: Place) -> Position:
         return LearnedPosition(width, place.context, self.first)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.core import Config, ConfigError, Factor, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Place, Rotation
 from heddle.nn.positions.position import (
@@ -46,10 +46,7 @@ class NoScalingConfig(RotaryScalingConfig):
 class LinearScalingConfig(RotaryScalingConfig):
     """Position interpolation: all frequencies divided by one factor (Chen et al. 2023)."""
 
-    factor: float
-
-    def __post_init__(self) -> None:
-        check_at_least(1, factor=self.factor)
+    factor: Factor
 
     def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         return frequency / self.factor
@@ -64,10 +61,7 @@ class NTKScalingConfig(RotaryScalingConfig):
     factor * L / M - (factor - 1).
     """
 
-    factor: float
-
-    def __post_init__(self) -> None:
-        check_at_least(1, factor=self.factor)
+    factor: Factor
 
     def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         pairs = len(frequency)

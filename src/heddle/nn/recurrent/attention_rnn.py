@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, UsageError, check_at_least, part
+from heddle.core import Config, ConfigError, Positive, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, CrossConfig, Linear, Module, Place, Role, upcast
 from heddle.nn.recurrent.cells import GRU, LSTM, LSTMConfig
@@ -57,10 +57,7 @@ class Alignment(Module, ABC):
 class AdditiveAlignmentConfig(AlignmentConfig):
     """Additive attention: a hidden layer over state and source position (Bahdanau et al. 2014)."""
 
-    hidden: int | None = None  # width of the layer; None: that of the state
-
-    def __post_init__(self) -> None:
-        check_at_least(1, hidden=self.hidden)
+    hidden: Positive | None = None  # width of the layer; None: that of the state
 
     def build(self, hidden: int, memory: int) -> Alignment:
         return AdditiveAlignment(hidden, memory, hidden if self.hidden is None else self.hidden)

@@ -110,9 +110,8 @@ def text_logprobs(
     """Return the log-probability in nats of each text given its context; for an encoder, the pseudo-log-likelihood."""
     found = _logprobs(scoring_model, requests, config)
     if not all(map(math.isfinite, found)):
-        raise DamageError(
-            f"{scoring_model.name}: log-probabilities are not finite: the weights are damaged or the training diverged"
-        )
+        fault = "log-probabilities are not finite: the weights are damaged or the training diverged"
+        raise DamageError(f"{scoring_model.name}: {fault}")
     return found
 
 
@@ -125,9 +124,8 @@ def _logprobs(scoring_model: ScoringModel, requests: Sequence[_ScoringRequest], 
     if not model.can_generate:
         mask_id(tokenizer, scoring_model.name)
         hidings = (MaskedText(*each) for each in zip(ids, after, strict=True))
-        return [
-            -float(x.double().sum()) for x in masked_token_nll(require(model, Encoder, refusal), tokenizer, hidings)
-        ]
+        losses = masked_token_nll(require(model, Encoder, refusal), tokenizer, hidings)
+        return [-float(x.double().sum()) for x in losses]
     closed = [[*own, tokenizer.end] for own in ids] if config.ending == "document" else ids
     rows = [Continuation(*each) for each in zip(closed, after, strict=True)]
     if model.reads_source:

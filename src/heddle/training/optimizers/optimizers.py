@@ -162,9 +162,8 @@ class MuonConfig(OptimizerConfig):
         rest = {n: (r, p) for n, (r, p) in by_role(model, TRAINED).items() if n not in matrices}
         if not matrices:
             raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
-        muon = Muon(
-            [p for _, p in matrices.values()], self.learning_rate, self.momentum, self.weight_decay, model.compute
-        )
+        weights = [p for _, p in matrices.values()]
+        muon = Muon(weights, self.learning_rate, self.momentum, self.weight_decay, model.compute)
         return Optimizers(model, [muon, self.rest.over(rest)] if rest else [muon])
 
 
