@@ -5,6 +5,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Iterator
+from typing import Annotated
 
 import pytest
 
@@ -12,8 +13,6 @@ from heddle.core import (
     Config,
     ConfigError,
     Count,
-    Factor,
-    NonNegative,
     Positive,
     Share,
     decode,
@@ -24,6 +23,7 @@ from heddle.core import (
     part,
     settings,
     swap,
+    within,
 )
 from heddle.core.numbers import _checks
 
@@ -132,8 +132,7 @@ class Ranged(Config):
     size: Positive
     width: Positive | None = None
     skipped: Count = 0
-    factor: Factor = 1.0
-    weight: NonNegative = 0.0
+    factor: Annotated[float, within("more than 1", lambda factor: factor > 1)] | None = None
     dropout: Share = 0.0
 
 
@@ -143,8 +142,7 @@ class Ranged(Config):
         ("size", 0, "at least 1"),
         ("width", 0, "at least 1"),
         ("skipped", -1, "at least 0"),
-        ("factor", 0.5, "at least 1"),
-        ("weight", -0.1, "at least 0"),
+        ("factor", 0.5, "more than 1"),
         ("dropout", 1.0, "at least 0 and below 1"),
         ("dropout", math.nan, "at least 0 and below 1"),
     ],

@@ -31,11 +31,20 @@ def check_share(**fields: float) -> None:
             raise ConfigError(name, want="at least 0 and below 1", got=value)
 
 
+def within(want: str, holds: Callable[[Any], bool]) -> Callable[..., None]:
+    """Return a check of fields, for their types; None stands for a field that was left open."""
+
+    def check(**fields: Any) -> None:
+        for name, value in fields.items():
+            if value is not None and not holds(value):
+                raise ConfigError(name, want=want, got=value)
+
+    return check
+
+
 # Types of config fields that carry their range: `heads: Positive`.
 Positive = Annotated[int, partial(check_at_least, 1)]
 Count = Annotated[int, partial(check_at_least, 0)]
-Factor = Annotated[float, partial(check_at_least, 1)]
-NonNegative = Annotated[float, partial(check_at_least, 0)]
 Share = Annotated[float, check_share]
 
 

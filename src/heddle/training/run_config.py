@@ -1,11 +1,11 @@
 """RunConfig: everything that a training run depends on."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 from heddle.checkpoints.store import CONFIG_FORMAT
-from heddle.core import Config, ConfigError, Count, NonNegative, Positive, check_at_least, settings
+from heddle.core import Config, ConfigError, Count, Positive, check_at_least, settings, within
 from heddle.core.system import Hardware, choose_hardware
 from heddle.data.rows import PackedRows, RowsConfig, apportion
 from heddle.data.sources import CorpusConfig
@@ -69,7 +69,7 @@ class KeepConfig(Config):
 class StopConfig(Config):
     """When a run ends before its steps are done."""
 
-    minutes: NonNegative | None = None
+    minutes: Annotated[float, within("at least 0", lambda minutes: minutes >= 0)] | None = None
     patience: Positive | None = None  # validations without a fall
 
 

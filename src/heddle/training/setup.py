@@ -61,6 +61,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     model.reserve(config.rows.max_length)
     plan = assemble.build_training_plan(config, prepared)
     _announce(model, plan, wants_compile(config, model, hardware), env.reporter)
+    encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
     trainer = loop.Trainer(
         folder=env.folder,
         model=model,
@@ -71,10 +72,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
         steps=config.training.steps,
         hardware=hardware,
         signals=loop.Signals(),
-        texts={
-            CONFIG: json.dumps(encode(config), indent=1, ensure_ascii=False),
-            **assemble.tokenizer_files(env.folder),
-        },
+        texts={CONFIG: encoded, **assemble.tokenizer_files(env.folder)},
         data=[p.fingerprint for p in prepared],
     )
     trainer.callbacks = _callbacks(config, trainer, store, assemble.build_held_out(config, prepared[0]), env)

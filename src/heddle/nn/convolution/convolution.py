@@ -2,17 +2,19 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, check_at_least, check_share, part, settings
+from heddle.core import ConfigError, Positive, Share, part, settings, within
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, InitialValues, Linear, MixerConfig, Place, Role, Sight, Stateful, upcast
 from heddle.nn.state import HiddenState
 
+Taps = Annotated[int, within("at least 2", lambda taps: taps >= 2)]
 Past = Float[Tensor, "batch carried"] | None  # the inputs that a decoding step continues from
 
 # --- what every convolution needs: padded inputs, across documents, padding and decoding steps ------------------------
@@ -49,13 +51,6 @@ class PaddedInputs:
         assert self.same_document is not None
         length, taps = self.same_document.shape[1:]
         return [self.row[:, tap : tap + length] * self.same_document[:, :, tap, None] for tap in range(taps)]
-
-
-def check_taps(**fields: int) -> None:
-    """Refuse a filter of fewer than two taps."""
-    for name, taps in fields.items():
-        if taps < 2:
-            raise ConfigError(name, want="at least 2", got=taps)
 
 
 def pad_inputs(x: Stream, ctx: Context, receptive: ReceptiveField, past: Past) -> PaddedInputs:
@@ -121,15 +116,10 @@ def depthwise_conv(padded: PaddedInputs, filters: Float[Tensor, "width taps"]) -
 class ConvolutionConfig(MixerConfig):
     """What lightweight and dynamic convolution share."""
 
-    taps: int = 9  # kernel size: positions that an output sees, its own included
-    heads: int | None = None  # filters, each for several channels; None: one for each channel
-    maps: int = 1  # linear maps after the filters; Narang et al. use two
-    dropout: float = 0.0  # of the filters
-
-    def __post_init__(self) -> None:
-        check_taps(taps=self.taps)
-        check_at_least(1, heads=self.heads, maps=self.maps)
-        check_share(dropout=self.dropout)
+    taps: Taps = 9  # kernel size: positions that an output sees, its own included
+    heads: Positive | None = None  # filters, each for several channels; None: one for each channel
+    maps: Positive = 1  # linear maps after the filters; Narang et al. use two
+    dropout: Share = 0.0  # of the filters
 
 
 @part("lightweight_convolution")

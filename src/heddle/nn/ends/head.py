@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from heddle.core import Config, ConfigError, Positive, check_at_least, part
+from heddle.core import Config, ConfigError, Positive, part
 from heddle.core.shapes import Float, Hidden, Losses, Targets
 from heddle.nn.base import InitialValues, Linear, LinearKernel, Module, Role, apply_linear, upcast
 from heddle.nn.ends.embedding import FactorProjection, factor_initial_values
 from heddle.nn.ends.fused_cross_entropy import LinearSoftmax, fused_linear_cross_entropy
-from heddle.nn.layers import LayerNormConfig, NormConfig, activation, apply_softcap
+from heddle.nn.layers import ActivationName, LayerNormConfig, NormConfig, activation, apply_softcap
 
 # Logits held at once, in elements; beyond it, chunks of tokens are recomputed in the backward pass.
 CHUNK = 1 << 27
@@ -151,14 +151,10 @@ def scaled(x: Tensor, scale: float) -> Tensor:
 class TransformedHeadConfig(HeadConfig):
     """Masked language modelling head: dense layer, activation and norm before the matrix (Devlin et al. 2018)."""
 
-    inner: int | None = None  # width after the dense layer; None: the stream's
-    activation: str = "gelu"
+    inner: Positive | None = None  # width after the dense layer; None: the stream's
+    activation: ActivationName = "gelu"
     norm: NormConfig = LayerNormConfig(eps=1e-12)
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        check_at_least(1, inner=self.inner)
-        activation(self.activation)
 
     def build(self, vocab: int, width: int) -> Head:
         return TransformedHead(vocab, width, self)

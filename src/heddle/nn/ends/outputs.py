@@ -2,18 +2,27 @@
 
 import re
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part, settings
+from heddle.core import (
+    Config,
+    ConfigError,
+    Positive,
+    Share,
+    UsageError,
+    part,
+    settings,
+    within,
+)
 from heddle.core.shapes import Losses, Stream
 from heddle.nn.base import Context, Linear, Module, Role, upcast
 from heddle.nn.ends.head import HeadConfig, TransformedHeadConfig
-from heddle.nn.layers import activation
+from heddle.nn.layers import ActivationName, activation
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 Vectors = Float[Tensor, "batch width"]
@@ -27,6 +36,7 @@ class OutputConfig(Config, ABC):
     reads: ClassVar[Literal["tokens", "pooled"]] = "tokens"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not NAME.fullmatch(self.name):
             raise ConfigError("name", want="small letters, digits and _", got=self.name)
 
@@ -94,12 +104,8 @@ class NextSentenceOutputConfig(OutputConfig):
     """Next-sentence (BERT) or sentence-order (ALBERT) prediction: the second text follows the first (0) or not (1)."""
 
     name: str = "next_sentence"
-    dropout: float = 0.0
+    dropout: Share = 0.0
     reads = "pooled"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share(dropout=self.dropout)
 
     def build(self, vocab: int | None, width: int) -> Output:
         return ClassOutput(width, 2, self.dropout, self.reads)
@@ -109,15 +115,13 @@ class NextSentenceOutputConfig(OutputConfig):
 class ClassOutputConfig(OutputConfig):
     """What the classification of rows and of tokens share."""
 
-    classes: int
+    classes: Positive
     name: str
-    dropout: float = 0.0
+    dropout: Share = 0.0
     labels: tuple[str, ...] = ()  # names of the classes; (): numbers only
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(1, classes=self.classes)
-        check_share(dropout=self.dropout)
         if self.labels and len(self.labels) != self.classes:
             want = f"one for each of {self.classes} classes, or none"
             raise ConfigError("labels", want=want, got=len(self.labels))
@@ -167,11 +171,7 @@ class ReplacedTokenOutputConfig(OutputConfig):
     """Replaced-token detection: original (0) or replaced (1) (ELECTRA, Clark et al. 2020)."""
 
     name: str = "replaced_token"
-    activation: str = "gelu"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        activation(self.activation)
+    activation: ActivationName = "gelu"
 
     def build(self, vocab: int | None, width: int) -> Output:
         return ReplacedTokenOutput(width, self)
@@ -201,11 +201,7 @@ class SpanOutputConfig(OutputConfig):
     """Extractive question answering: the first and the last token of the answer."""
 
     name: str = "span"
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share(dropout=self.dropout)
+    dropout: Share = 0.0
 
     def build(self, vocab: int | None, width: int) -> Output:
         return SpanOutput(width, self.dropout)
@@ -240,13 +236,10 @@ class EmbeddingOutputConfig(OutputConfig):
 
     name: str = "embedding"
     normalised: bool = True  # to length 1
-    temperature: float = 0.05  # of the softmax over similarities
+    temperature: Annotated[float, within("above 0", lambda temperature: temperature > 0)] = (
+        0.05  # of the softmax over similarities
+    )
     reads = "pooled"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.temperature <= 0:
-            raise ConfigError("temperature", want="above 0", got=self.temperature)
 
     def build(self, vocab: int | None, width: int) -> Output:
         return EmbeddingOutput(self)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -51,6 +52,14 @@ def activation(name: str) -> Activation:
             "activation", want=f"one of {', '.join(ACTIVATIONS)}", got=name, near=nearest(name, ACTIVATIONS)
         )
     return ACTIVATIONS[name]
+
+
+def _check_activation(**fields: str) -> None:
+    for name in fields.values():
+        activation(name)
+
+
+ActivationName = Annotated[str, _check_activation]
 
 
 def apply_softcap(scores: Tensor, softcap: float | None) -> Tensor:

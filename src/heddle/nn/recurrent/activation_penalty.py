@@ -1,11 +1,15 @@
 """Activation penalty: activation regularization (AR) and its temporal form (TAR) (Merity et al. 2017)."""
 
+from typing import Annotated
+
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.core import NonNegative, part
+from heddle.core import part, within
 from heddle.core.shapes import Stream
 from heddle.nn.base import ChannelConfig, Context, HasAuxiliaryLoss, Place, upcast
+
+Weight = Annotated[float, within("at least 0", lambda weight: weight >= 0)]
 
 
 @part("calm")
@@ -15,8 +19,8 @@ class ActivationPenaltyConfig(ChannelConfig):
     AR applies to activations after dropout, TAR before it: use two branches, each with one of these.
     """
 
-    size: NonNegative = 0.0  # AR: nats for a mean square of one
-    change: NonNegative = 0.0  # TAR: the same for the difference between adjacent steps of a document
+    size: Weight = 0.0  # AR: nats for a mean square of one
+    change: Weight = 0.0  # TAR: the same for the difference between adjacent steps of a document
 
     def build(self, width: int, place: Place) -> "ActivationPenalty":
         return ActivationPenalty(self)

@@ -1,11 +1,13 @@
 """QRNN: gates from a convolution over time, and an elementwise recurrence by a parallel scan (Bradbury et al. 2016)."""
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, check_at_least, check_share, part
+from heddle.core import Positive, Share, part, within
 from heddle.nn.base import Context, Role, upcast
 from heddle.nn.recurrent.recurrence import (
     CellConfig,
@@ -25,17 +27,10 @@ from heddle.nn.state import HiddenState
 class QRNNConfig(CellConfig):
     """QRNN with fo-pooling: forget and output gates that see only the last one or two inputs."""
 
-    hidden: int | None = None
-    window: int = 2  # inputs that the gates see: 1 or 2
-    zoneout: float = 0.0  # rate in training at which a cell keeps its old value (Krueger et al. 2017)
-    weight_drop: float = 0.0  # DropConnect on the convolution's matrix: its rate in training
-
-    def __post_init__(self) -> None:
-        check_at_least(1, hidden=self.hidden)
-        if self.window not in (1, 2):
-            raise ConfigError("window", want="1 or 2", got=self.window)
-        check_share(zoneout=self.zoneout)
-        check_share(weight_drop=self.weight_drop)
+    hidden: Positive | None = None
+    window: Annotated[int, within("1 or 2", lambda window: window in (1, 2))] = 2  # inputs that the gates see: 1 or 2
+    zoneout: Share = 0.0  # rate in training at which a cell keeps its old value (Krueger et al. 2017)
+    weight_drop: Share = 0.0  # DropConnect on the convolution's matrix: its rate in training
 
     def layer(self, sizes: CellSizes) -> "QRNN":
         return QRNN(sizes, self)

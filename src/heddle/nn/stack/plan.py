@@ -2,13 +2,14 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, Count, Positive, UsageError, check_at_least, part
+from heddle.core import Config, ConfigError, Count, Positive, UsageError, check_at_least, part, within
 from heddle.core.shapes import Bool, Stream
 from heddle.nn.base import Context, Module, Place, Role
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NoNormConfig, NormConfig, base_mask
@@ -180,11 +181,7 @@ class PoolConfig(PlanConfig):
     It is for encoders: packed documents, a state and the sight `past` are refused.
     """
 
-    size: int = 2
-
-    def __post_init__(self) -> None:
-        if self.size < 2:
-            raise ConfigError("size", want="at least 2", got=self.size)
+    size: Annotated[int, within("at least 2", lambda size: size >= 2)] = 2
 
     def depth(self) -> int:
         return 0

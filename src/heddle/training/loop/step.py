@@ -3,13 +3,14 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from heddle.core import Config, Factor, Positive, Purpose, key, settings
+from heddle.core import Config, Positive, Purpose, key, settings, within
 from heddle.data.rows import Batch
 from heddle.models.networks import Model
 from heddle.nn.state import State
@@ -25,7 +26,9 @@ LEAST = 1e-6  # added to a gradient's norm, which may be zero
 class GuardConfig(Config):
     """When a step is skipped, and when skipping must end the run."""
 
-    spike: Factor = 20.0  # times the running mean of the gradient's norm
+    spike: Annotated[float, within("at least 1", lambda spike: spike >= 1)] = (
+        20.0  # times the running mean of the gradient's norm
+    )
     patience: Positive = 20  # good steps before a spike can be detected
     in_a_row: Positive = 5  # bad steps that stop the run
 
