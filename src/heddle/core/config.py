@@ -251,7 +251,7 @@ def replace(config: T, **changes: object) -> T:
     known = fields_of(config)
     for name in changes:
         if name not in known:
-            raise ConfigError(name, want=f"one of {', '.join(known)}", got=name, near=nearest(name, known))
+            raise ConfigError.unknown(name, name, known)
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 

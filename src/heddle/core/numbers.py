@@ -48,7 +48,7 @@ Count = Annotated[int, partial(check_at_least, 0)]
 Share = Annotated[float, check_share]
 
 
-def check_fields(config: object) -> None:
+def check_fields(config: Any) -> None:
     """Refuse fields that are outside the range of their types."""
     for name, check in _checks(type(config)):
         check(**{name: getattr(config, name)})

@@ -124,9 +124,8 @@ class PickledFile(Mapping[str, Tensor]):
         if span is None:
             raise DamageError(f"{self.path}: tensor {brief(name)}: storage {brief(ref.storage.key)} is missing")
         if span.size != ref.storage.items * ref.storage.itemsize:
-            raise DamageError(
-                f"{self.path}: tensor {brief(name)}: want {ref.storage.items} numbers, found {span.size} bytes"
-            )
+            want = f"{ref.storage.items} numbers"
+            raise DamageError(f"{self.path}: tensor {brief(name)}: want {want}, found {span.size} bytes")
 
     def _check_total(self) -> None:
         """Refuse tensors that share storages so often that separate copies would fill the disk."""

@@ -214,9 +214,8 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
         raise NoCounterpart(f"no Hugging Face family is near this model; {near}: {reason}")
     near = min(lacks, key=lambda name: len(lacks[name]))
     part = shorten(str(lacks[near][0]).partition(" -> ")[0], 160, placeholder=" …")
-    raise NoCounterpart(
-        f"no Hugging Face family has all parts of this model; the nearest, {near}, has no counterpart for {part}"
-    )
+    fault = f"the nearest, {near}, has no counterpart for {part}"
+    raise NoCounterpart(f"no Hugging Face family has all parts of this model; {fault}")
 
 
 def _canonical_experts(config: ExpertsConfig) -> ExpertsConfig:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, nearest, override, part, replace
+from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, override, part, replace
 from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.presets import transformers
@@ -44,9 +44,7 @@ class Preset:
         """Return the model's config with some options changed."""
         for name in options:
             if name not in self.option_names:
-                raise ConfigError(
-                    name, want=f"one of {', '.join(self.option_names)}", got=name, near=nearest(name, self.option_names)
-                )
+                raise ConfigError.unknown(name, name, self.option_names)
         hints = typing.get_type_hints(self.make)
         options = {name: decode_value(hints[name], _number(value), name) for name, value in options.items()}
         # a size that is derived from another is dropped when that one changes
@@ -214,9 +212,7 @@ class PresetConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         if self.name not in PRESETS:
-            raise ConfigError(
-                "name", want=f"one of {', '.join(PRESETS)}", got=self.name, near=nearest(self.name, PRESETS)
-            )
+            raise ConfigError.unknown("name", self.name, PRESETS)
         if twice := self.dials.keys() & (fields_of(self).keys() - {"dials", "edits"}):
             raise ConfigError(f"dials.{min(twice)}", want=f"the field {min(twice)} itself", got=self.dials[min(twice)])
         if self.dials or self.edits:
@@ -234,7 +230,7 @@ class PresetConfig(ModelConfig):
         options, key = preset(self.name).option_names, path.partition(".")[0]
         known = dict.fromkeys((*options, *fields_of(self.expand())))
         if key not in known:
-            raise ConfigError(key, want=f"one of {', '.join(known)}", got=key, near=nearest(key, known))
+            raise ConfigError.unknown(key, key, known)
         if path in options:
             return replace(self, dials=self.dials | {path: value})
         earlier = {p: v for p, v in self.edits.items() if p != path and not p.startswith(f"{path}.")}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, nearest
+from heddle.core import ConfigError
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -48,9 +48,7 @@ ACTIVATIONS: dict[str, Activation] = {
 def activation(name: str) -> Activation:
     """Return an activation function by name."""
     if name not in ACTIVATIONS:
-        raise ConfigError(
-            "activation", want=f"one of {', '.join(ACTIVATIONS)}", got=name, near=nearest(name, ACTIVATIONS)
-        )
+        raise ConfigError.unknown("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]
 
 

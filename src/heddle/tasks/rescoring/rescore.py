@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from heddle.core import Config, ConfigError, DamageError, DataError, UsageError, nearest, settings
+from heddle.core import Config, ConfigError, DamageError, DataError, UsageError, settings
 from heddle.decoding.scoring import Continuation, MaskedText, SharedPrefix, score_continuations, scoring_windows
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model, require
 from heddle.tasks.metrics import CorpusMetric, MetricCounts
@@ -98,9 +98,8 @@ class Rescorer:
     def _request(self, each: NBest, text: str, scoring_model: ScoringModel) -> _ScoringRequest:
         source = each.source if scoring_model.model.reads_source else None
         if source is None and scoring_model.model.reads_source:
-            raise DataError(
-                f"source: want the text that was translated, since {scoring_model.name} is an encoder-decoder"
-            )
+            want = "the text that was translated"
+            raise DataError(f"source: want {want}, since {scoring_model.name} is an encoder-decoder")
         return _ScoringRequest(self.config.text(text), each.context, source)
 
 
@@ -202,7 +201,7 @@ def feature_weights(
     weights = dict.fromkeys(names, 1.0) | dict.fromkeys(models, weight) | {WORDS: bonus}
     for name in given:
         if name not in weights:
-            raise ConfigError("weight", want=f"one of {', '.join(weights)}", got=name, near=nearest(name, weights))
+            raise ConfigError.unknown("weight", name, weights)
     return FeatureWeights(weights | dict(given), next(iter(names), None))
 
 

@@ -26,9 +26,8 @@ LEAST = 1e-6  # added to a gradient's norm, which may be zero
 class GuardConfig(Config):
     """When a step is skipped, and when skipping must end the run."""
 
-    spike: Annotated[float, within("at least 1", lambda spike: spike >= 1)] = (
-        20.0  # times the running mean of the gradient's norm
-    )
+    # times the running mean of the gradient's norm
+    spike: Annotated[float, within("at least 1", lambda spike: spike >= 1)] = 20.0
     patience: Positive = 20  # good steps before a spike can be detected
     in_a_row: Positive = 5  # bad steps that stop the run
 
