@@ -48,9 +48,10 @@ Count = Annotated[int, partial(check_at_least, 0)]
 Share = Annotated[float, check_share]
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: object) -> None:
     """Refuse fields that are outside the range of their types."""
-    for name, check in _checks(type(config)):
+    cls: Any = type(config)
+    for name, check in _checks(cls):
         check(**{name: getattr(config, name)})
 
 

@@ -6,11 +6,12 @@ under its kind; `TokenStrategy` leaves only `choose` to write.
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 
 import heddle.decoding.sampling as sampling
-from heddle.core import ConfigError, check_at_least, part
+from heddle.core import Positive, part, within
 from heddle.decoding.generation.decoders import DynamicDecoder, StaticDecoder, StepDecoder
 from heddle.decoding.generation.generation_config import GenerationConfig, Sampler, TokenChooser
 from heddle.decoding.generation.steps import StepStrategy
@@ -46,6 +47,9 @@ class GreedySearch(TokenStrategy):
         return sampling.greedy_tokens(logits)
 
 
+Mass = Annotated[float, within("more than 0 and at most 1", lambda share: 0 < share <= 1)]  # of probability
+
+
 @part("draw")
 class MultinomialSampling(TokenStrategy, Sampler):
     """Multinomial sampling: draw each token by its probability, after filters such as top-k and nucleus sampling.
@@ -53,23 +57,12 @@ class MultinomialSampling(TokenStrategy, Sampler):
     The filters apply in the order temperature, top_k, top_p, min_p, typical; None is off.
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical: float | None = None
+    temperature: Annotated[float, within("above 0, to draw by", lambda temperature: 0 < temperature < math.inf)] = 1.0
+    top_k: Positive | None = None
+    top_p: Mass | None = None
+    min_p: Annotated[float, within("0 to 1", lambda share: 0 <= share <= 1)] | None = None
+    typical: Mass | None = None
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise ConfigError("temperature", want="above 0, to draw by", got=self.temperature)
-        check_at_least(1, top_k=self.top_k)
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ConfigError("top_p", want="more than 0 and at most 1", got=self.top_p)
-        if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise ConfigError("min_p", want="0 to 1", got=self.min_p)
-        if self.typical is not None and not 0 < self.typical <= 1:
-            raise ConfigError("typical", want="more than 0 and at most 1", got=self.typical)
 
     @property
     def sampler(self) -> Sampler:

@@ -7,7 +7,7 @@ computed from the latent vector.
 import torch
 from torch import Tensor, nn
 
-from heddle.core import Config, ConfigError, Positive, check_at_least, check_share, part, settings
+from heddle.core import Config, ConfigError, Positive, Share, part, settings
 from heddle.core.shapes import Float, Stream
 from heddle.nn.attention.backends import AttentionInputs
 from heddle.nn.attention.kv_update import update_kv_cache
@@ -34,18 +34,17 @@ class LatentAttentionConfig(SelfAttentionConfig):
 
     accepts = frozenset({"stream", "rotation", "bias"})
 
-    heads: int
-    latent: int  # width of the cached vector
+    heads: Positive
+    latent: Positive  # width of the cached vector
     widths: LatentWidthsConfig
-    query_latent: int | None = None  # width of the low-rank query projection; None: one matrix
+    query_latent: Positive | None = None  # width of the low-rank query projection; None: one matrix
     projections: ProjectionsConfig = ProjectionsConfig(norm=RMSNormConfig())  # bias: of the projections from the stream
     scale: float | None = None  # of the scores; None: 1 / sqrt(key + rotary)
     mask: MaskConfig = FullMaskConfig()
-    dropout: float = 0.0  # of the weights
+    dropout: Share = 0.0  # of the weights
 
     def __post_init__(self) -> None:
-        check_at_least(1, heads=self.heads, latent=self.latent, query_latent=self.query_latent)
-        check_share(dropout=self.dropout)
+        super().__post_init__()
         across = self.projections.across
         if not isinstance(across, NoNormConfig):
             raise ConfigError("projections.across", want="none, for `norm` is of whole latents", got=across.kind)
