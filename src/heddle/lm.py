@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heddle.arguments import as_id_rows, as_path, as_text, as_texts, check_words
 from heddle.checkpoints import find_source
-from heddle.core import ConfigError, UsageError, brief, nearest, system_faults
+from heddle.core import ConfigError, UsageError, brief, system_faults
 from heddle.core.system import choose_hardware
 from heddle.decoding import GenerationOptions, generation_config
 from heddle.decoding.generation import GenerationConfig, generate
@@ -228,9 +228,8 @@ class LM:
             return Context()
         if source is None or len(source) != rows:
             found = "none" if source is None else str(len(source))
-            raise UsageError(
-                f"logits: want source=[[...]] with {rows} rows of ids, for an encoder-decoder, got {found}"
-            )
+            want = f"source=[[...]] with {rows} rows of ids, for an encoder-decoder"
+            raise UsageError(f"logits: want {want}, got {found}")
         read = [check_source(self.predictor, row) for row in source]
         return Context(memory=self.model.encode(*pad_rows(read, next(self.model.parameters()).device)))
 
@@ -320,7 +319,7 @@ def _weight_format(weights: str, dtype: str | None) -> _WeightFormat:
             raise ConfigError("dtype", want=f"{weights} or nothing, beside weights={weights!r}", got=dtype)
         return _WeightFormat(weights)
     known = ("auto", "float32", "bfloat16", *get_args(Bits))
-    raise ConfigError("weights", want=f"one of {', '.join(known)}", got=weights, near=nearest(weights, known))
+    raise ConfigError.unknown("weights", weights, known)
 
 
 def _each(name: str, given: object, count: int) -> list[str]:

@@ -1,8 +1,31 @@
 """Configs decode strictly, encode faithfully, and can be overridden, swapped and diffed."""
 
+import dataclasses
+import importlib
+import inspect
+import math
+from collections.abc import Iterator
+from typing import Annotated
+
 import pytest
 
-from heddle.core import Config, ConfigError, decode, diff, encode, find, override, part, settings, swap
+from heddle.core import (
+    Config,
+    ConfigError,
+    Count,
+    Positive,
+    Share,
+    decode,
+    diff,
+    encode,
+    find,
+    override,
+    part,
+    settings,
+    swap,
+    within,
+)
+from heddle.core.numbers import _checks
 
 
 class Shape(Config):
@@ -102,3 +125,45 @@ def test_swap_replaces_every_member_of_a_family() -> None:
     bigger = swap(Circle, lambda c: Circle(radius=c.radius * 2))
     assert find(bigger(SCENE), Circle) == [Circle(radius=4.0)]
     assert swap(Shape, Circle())(SCENE).shape == Circle()
+
+
+@settings
+class Ranged(Config):
+    size: Positive
+    width: Positive | None = None
+    skipped: Count = 0
+    factor: Annotated[float, within("more than 1", lambda factor: factor > 1)] | None = None
+    dropout: Share = 0.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "want"),
+    [
+        ("size", 0, "at least 1"),
+        ("width", 0, "at least 1"),
+        ("skipped", -1, "at least 0"),
+        ("factor", 0.5, "more than 1"),
+        ("dropout", 1.0, "at least 0 and below 1"),
+        ("dropout", math.nan, "at least 0 and below 1"),
+    ],
+)
+def test_the_type_of_a_field_is_its_range(field: str, value: float, want: str) -> None:
+    assert Ranged(size=1).width is None
+    with pytest.raises(ConfigError, match=f"^{field}: want {want}, got {value}$"):
+        Ranged(**{"size": 1, field: value})
+
+
+def configs(base: type[Config]) -> Iterator[type[Config]]:
+    for child in base.__subclasses__():
+        yield child
+        yield from configs(child)
+
+
+def test_a_check_of_its_own_does_not_hide_the_ranges() -> None:
+    for name in ("data.rows", "decoding.search", "models", "nn", "objectives", "training"):
+        importlib.import_module(f"heddle.{name}")
+    ranged = [config for config in configs(Config) if dataclasses.is_dataclass(config) and _checks(config)]
+    assert len(ranged) > 30
+    for config in ranged:
+        own = next(base.__dict__["__post_init__"] for base in config.__mro__ if "__post_init__" in base.__dict__)
+        assert own is Config.__post_init__ or "super().__post_init__()" in inspect.getsource(own), config

@@ -23,8 +23,7 @@ CONTINUATION_BYTES = bytes(range(0x80, 0xC0))  # of UTF-8: not the first byte of
 SPACE = re.compile(rb"[ \t\n]")
 Path_ = Path | None
 Normal = Annotated[
-    str | None,
-    typer.Option(metavar="KEY=VALUE,...", help="Normalize the text for the model, such as case=lower."),
+    str | None, typer.Option(metavar="KEY=VALUE,...", help="Normalize the text for the model, such as case=lower.")
 ]
 
 

@@ -117,8 +117,7 @@ Require = Annotated[list[str] | None, typer.Option(help="A phrase that the new t
 Forbid = Annotated[list[str] | None, typer.Option(help="A phrase that the new text must not contain. Repeatable.")]
 
 CacheKind = Annotated[
-    str | None,
-    typer.Option("--cache", metavar="KIND", help="The KV cache: full, or quantised to eight bits."),
+    str | None, typer.Option("--cache", metavar="KIND", help="The KV cache: full, or quantised to eight bits.")
 ]
 CompileWhen = Annotated[
     str | None,

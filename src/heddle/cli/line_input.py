@@ -59,10 +59,7 @@ class LineErrors:
         return BAD_LINES if self.lines else 0
 
     def run_batch(
-        self,
-        file: str,
-        batch: Sequence[tuple[int, Item]],
-        work: Callable[[list[Item]], Sequence[Result]],
+        self, file: str, batch: Sequence[tuple[int, Item]], work: Callable[[list[Item]], Sequence[Result]]
     ) -> Iterator[tuple[int, Result]]:
         """Yield the line number and the result of each good item of a batch, in order.
 

@@ -4,7 +4,6 @@ from heddle import __version__ as VERSION
 from heddle.core.config import (
     Change,
     Config,
-    Edit,
     decode,
     decode_value,
     diff,
@@ -17,7 +16,6 @@ from heddle.core.config import (
     replace,
     settings,
     swap,
-    walk,
 )
 from heddle.core.errors import (
     ConfigError,
@@ -35,5 +33,13 @@ from heddle.core.errors import (
     system_fault,
     system_faults,
 )
-from heddle.core.numbers import bounded_exp, check_at_least, check_share
+from heddle.core.numbers import (
+    Count,
+    Positive,
+    Share,
+    bounded_exp,
+    check_at_least,
+    check_share,
+    within,
+)
 from heddle.core.seeds import Purpose, generator, key, numpy_generator

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
 from heddle.core.errors import ConfigError, brief, nearest
+from heddle.core.numbers import check_fields
 
 C = TypeVar("C", bound="Config")
 T = TypeVar("T", bound="Config")
@@ -22,6 +23,10 @@ class Config:
     """Base of every config. A direct abstract subclass is a family; `@part` gives a member its kind."""
 
     kind: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        """Check the ranges of the fields; a class with a check of its own calls this first."""
+        check_fields(self)
 
     def expand(self) -> "Config":
         """Return the tree that this config stands for; a shorthand (such as a preset) overrides it."""
@@ -216,9 +221,8 @@ def _decode_tuple(arguments: tuple[Any, ...], value: Plain, path: str, depth: in
         hints = list(arguments)
     else:
         raise ConfigError(path, want=f"a list of {len(arguments)}", got=value)
-    return tuple(
-        decode_value(h, v, f"{path}.{i}", depth + 1) for i, (h, v) in enumerate(zip(hints, value, strict=True))
-    )
+    pairs = enumerate(zip(hints, value, strict=True))
+    return tuple(decode_value(h, v, f"{path}.{i}", depth + 1) for i, (h, v) in pairs)
 
 
 SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", types.NoneType: "nothing"}
@@ -247,7 +251,7 @@ def replace(config: T, **changes: object) -> T:
     known = fields_of(config)
     for name in changes:
         if name not in known:
-            raise ConfigError(name, want=f"one of {', '.join(known)}", got=name, near=nearest(name, known))
+            raise ConfigError.unknown(name, name, known)
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 

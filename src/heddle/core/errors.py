@@ -4,7 +4,7 @@ import contextlib
 import difflib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 
 class HeddleError(Exception):
@@ -19,6 +19,11 @@ class ConfigError(HeddleError):
     def __init__(self, field: str, *, want: str, got: object, near: str | None = None) -> None:
         self.field, self.want, self.got, self.near = field, want, got, near
         super().__init__(field, want, got, near)
+
+    @classmethod
+    def unknown(cls, field: str, name: str, known: Collection[str]) -> "ConfigError":
+        """Say that a name is none of the known ones, and which of them is nearest."""
+        return cls(field, want=f"one of {', '.join(known)}", got=name, near=nearest(name, known))
 
     def inside(self, path: str) -> "ConfigError":
         """Return the same error seen from further up the tree."""

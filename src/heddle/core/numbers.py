@@ -1,6 +1,11 @@
 """Numbers: arithmetic that stays finite, and fields that stay in their range."""
 
+import dataclasses
 import math
+import typing
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Annotated, Any
 
 from heddle.core.errors import ConfigError
 
@@ -24,3 +29,34 @@ def check_share(**fields: float) -> None:
     for name, value in fields.items():
         if not 0.0 <= value < 1.0:
             raise ConfigError(name, want="at least 0 and below 1", got=value)
+
+
+def within(want: str, holds: Callable[[Any], bool]) -> Callable[..., None]:
+    """Return a check of fields, for their types; None stands for a field that was left open."""
+
+    def check(**fields: Any) -> None:
+        for name, value in fields.items():
+            if value is not None and not holds(value):
+                raise ConfigError(name, want=want, got=value)
+
+    return check
+
+
+# Types of config fields that carry their range: `heads: Positive`.
+Positive = Annotated[int, partial(check_at_least, 1)]
+Count = Annotated[int, partial(check_at_least, 0)]
+Share = Annotated[float, check_share]
+
+
+def check_fields(config: object) -> None:
+    """Refuse fields that are outside the range of their types."""
+    cls: Any = type(config)
+    for name, check in _checks(cls):
+        check(**{name: getattr(config, name)})
+
+
+@cache
+def _checks(cls: Any) -> list[tuple[str, Callable[..., None]]]:
+    hints = [(f.name, hint) for f in dataclasses.fields(cls) for hint in (f.type, *typing.get_args(f.type))]
+    ranged = [(name, typing.get_args(hint)) for name, hint in hints if typing.get_origin(hint) is Annotated]
+    return [(name, check) for name, (_, *checks) in ranged for check in checks]

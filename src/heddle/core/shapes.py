@@ -6,6 +6,9 @@ from torch import Tensor
 Ids = Int[Tensor, "batch length"]
 Stream = Float[Tensor, "batch length width"]
 Weights = Float[Tensor, "batch length"]
+Hidden = Float[Tensor, "... width"]
+Targets = Int[Tensor, "..."]
+Losses = Float[Tensor, "..."]  # of each target
 Allowed = Bool[Tensor, "#batch #heads #query key"]
 
-__all__ = ["Allowed", "Bool", "Float", "Ids", "Int", "Stream", "Tensor", "Weights"]
+__all__ = ["Allowed", "Bool", "Float", "Hidden", "Ids", "Int", "Losses", "Stream", "Targets", "Tensor", "Weights"]

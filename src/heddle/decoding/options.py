@@ -45,9 +45,7 @@ class GenerationOptions(TypedDict, total=False):
     repetition: float | None
     presence: float | None
     frequency: float | None
-    bias: (
-        Mapping[int, float] | Mapping[str, float] | None
-    )  # added to the logits of ids; -inf bans; texts with `LM` only
+    bias: Mapping[int, float] | Mapping[str, float] | None  # added to the logits of ids; -inf bans; texts: `LM` only
     strategy: DecodingStrategy | str | None  # any other decoding strategy, or the name of its kind
 
 

@@ -120,6 +120,5 @@ class MaskedTokenConfig(ObjectiveConfig):
         places = batch.weights.topk(self._count(batch.inputs.shape[1]), dim=1).indices
         vectors = x.take_along_dim(places[..., None], dim=1)
         targets, weights = (tensor.gather(1, places) for tensor in (batch.targets, batch.weights))
-        return add_auxiliary_losses(
-            model, model.output(self.output).weighted_nll(vectors, targets, weights, ctx), batch
-        )
+        loss = model.output(self.output).weighted_nll(vectors, targets, weights, ctx)
+        return add_auxiliary_losses(model, loss, batch)

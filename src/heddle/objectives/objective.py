@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, check_share, part
+from heddle.core import Config, ConfigError, Share, part
 from heddle.core.shapes import Ids
 from heddle.data.rows import Batch
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model
@@ -31,9 +31,7 @@ class ObjectiveConfig(Config, ABC):
     """What a model is trained to do."""
 
     control_tokens: ClassVar[tuple[str, ...]] = ()  # control tokens that the run's tokenizer must have
-    predicts_every_token: ClassVar[bool] = (
-        True  # whether every token is predicted once, so that the loss gives bits per byte
-    )
+    predicts_every_token: ClassVar[bool] = True  # whether each is predicted once: the loss gives bits per byte
 
     @abstractmethod
     def __call__(
@@ -98,11 +96,8 @@ class TeacherForcingConfig(SamplingConfig):
 class NextTokenConfig(ObjectiveConfig):
     """Next-token prediction (Bengio et al. 2003), with label smoothing (Szegedy et al. 2016)."""
 
-    smoothing: float = 0.0
+    smoothing: Share = 0.0
     sampling: SamplingConfig = TeacherForcingConfig()
-
-    def __post_init__(self) -> None:
-        check_share(smoothing=self.smoothing)
 
     def scheduled_value(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
@@ -128,11 +123,8 @@ class NextTokenConfig(ObjectiveConfig):
 class SequenceConfig(ObjectiveConfig):
     """Sequence-to-sequence prediction: each target token given the source and the target before it."""
 
-    smoothing: float = 0.0
+    smoothing: Share = 0.0
     sampling: SamplingConfig = TeacherForcingConfig()
-
-    def __post_init__(self) -> None:
-        check_share(smoothing=self.smoothing)
 
     def scheduled_value(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
@@ -152,6 +144,5 @@ class SequenceConfig(ObjectiveConfig):
         ctx = Context(memory=memory, spare=after_last_target(batch))
         hidden = model(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
         smoothing = self.smoothing if model.training else 0.0
-        return add_auxiliary_losses(
-            model, model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing), batch
-        )
+        loss = model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing)
+        return add_auxiliary_losses(model, loss, batch)

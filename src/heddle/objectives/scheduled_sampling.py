@@ -9,13 +9,13 @@ whose gradient goes through the whole state, as stepwise = full.
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heddle.core import ConfigError, part
+from heddle.core import part, within
 from heddle.core.shapes import Ids
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import Context
@@ -29,15 +29,16 @@ Draw = Literal["sample", "best"]
 LOGITS = 1 << 27  # held at once, in elements
 
 
+HALF = "above 0: the part of training after which the share is one half"
+Half = Annotated[float, within(HALF, lambda half: half > 0)]
+Most = Annotated[float, within("0 to 1", lambda most: 0 <= most <= 1)]
+
+
 class ScheduledSamplingConfig(SamplingConfig):
     """Scheduled sampling: a growing share of the model's own tokens; outside training, the true ones."""
 
     most: float  # the share beyond which it does not grow
     draw: Draw  # sampled from the probabilities, or always the likeliest
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.most <= 1:
-            raise ConfigError("most", want="0 to 1", got=self.most)
 
     def model_inputs(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
         return mix_predictions(model, inputs, ctx, share, self.draw) if share is not None and model.training else inputs
@@ -47,14 +48,11 @@ class ScheduledSamplingConfig(SamplingConfig):
 class LinearSamplingConfig(ScheduledSamplingConfig):
     """Let the share grow evenly from nothing to `most`."""
 
-    most: float = 1.0
-    over: float = 1.0  # the part of training in which it grows
+    most: Most = 1.0
+    over: Annotated[float, within("above 0, up to 1", lambda over: 0 < over <= 1)] = (
+        1.0  # the part of training in which it grows
+    )
     draw: Draw = "sample"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.over <= 1:
-            raise ConfigError("over", want="above 0, up to 1", got=self.over)
 
     def share_at(self, step: int, steps: int) -> float | None:
         return self.most * min(1.0, step / (self.over * steps))
@@ -64,13 +62,9 @@ class LinearSamplingConfig(ScheduledSamplingConfig):
 class ExponentialSamplingConfig(ScheduledSamplingConfig):
     """1 - k ** step: fast at first, then ever slower."""
 
-    half: float = 0.5  # the part of training after which the share is one half; it gives k
-    most: float = 1.0
+    half: Half = 0.5  # the part of training after which the share is one half; it gives k
+    most: Most = 1.0
     draw: Draw = "sample"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_half(self.half)
 
     def share_at(self, step: int, steps: int) -> float | None:
         return min(self.most, 1 - math.exp(-math.log(2) * step / (self.half * steps)))
@@ -80,22 +74,13 @@ class ExponentialSamplingConfig(ScheduledSamplingConfig):
 class InverseSigmoidSamplingConfig(ScheduledSamplingConfig):
     """1 - k / (k + exp(step / k)): almost nothing at first, then fast, then almost all."""
 
-    half: float = 0.5  # the part of training after which the share is one half: k · log(k) steps
-    most: float = 1.0
+    half: Half = 0.5  # the part of training after which the share is one half: k · log(k) steps
+    most: Most = 1.0
     draw: Draw = "sample"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_half(self.half)
 
     def share_at(self, step: int, steps: int) -> float | None:
         k = _k_of(self.half * steps)
         return min(self.most, 1 / (1 + k * math.exp(-step / k)))
-
-
-def _check_half(half: float) -> None:
-    if half <= 0:
-        raise ConfigError("half", want="above 0: the part of training after which the share is one half", got=half)
 
 
 def _k_of(half: float) -> float:

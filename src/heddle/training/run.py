@@ -141,9 +141,8 @@ def train_run(
         with system_faults(runs):
             folder = run.folder
             if folder is None:
-                folder = Path(
-                    processes.broadcast_text(str(new_folder(runs, run.config.name)) if processes.is_main else "")
-                )
+                name = str(new_folder(runs, run.config.name)) if processes.is_main else ""
+                folder = Path(processes.broadcast_text(name))
             writer = None if writer_for is None else writer_for(run.config, folder)
             env = RunEnvironment(folder, processes, speaker, writer)
             with contextlib.nullcontext() if run.folder is not None else _removed_on_error(env):

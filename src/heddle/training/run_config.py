@@ -1,11 +1,11 @@
 """RunConfig: everything that a training run depends on."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 from heddle.checkpoints.store import CONFIG_FORMAT
-from heddle.core import Config, ConfigError, check_at_least, settings
+from heddle.core import Config, ConfigError, Count, Positive, check_at_least, settings, within
 from heddle.core.system import Hardware, choose_hardware
 from heddle.data.rows import PackedRows, RowsConfig, apportion
 from heddle.data.sources import CorpusConfig
@@ -16,13 +16,7 @@ from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text.tokenizers import BpeTokenizer, TokenizerConfig
 from heddle.training.callbacks import NoWindowWarmupConfig, WindowWarmupConfig
 from heddle.training.loop import ActivationCheckpointing, GuardConfig, Reduction
-from heddle.training.optimizers import (
-    AdamWConfig,
-    CosineConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-    WeightAverageConfig,
-)
+from heddle.training.optimizers import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig, WeightAverageConfig
 
 
 @settings
@@ -56,38 +50,27 @@ class TrainingConfig(Config):
 class EveryConfig(Config):
     """After how many steps things happen."""
 
-    log: int = 10
-    validate: int = 250
-    save: int = 250
-    sample: int = 250
-
-    def __post_init__(self) -> None:
-        check_at_least(1, log=self.log, validate=self.validate, save=self.save, sample=self.sample)
+    log: Positive = 10
+    validate: Positive = 250
+    save: Positive = 250
+    sample: Positive = 250
 
 
 @settings
 class KeepConfig(Config):
     """Which checkpoints stay, and whether they are written beside the training."""
 
-    last: int = 2
-    best: int = 1
+    last: Positive = 2
+    best: Count = 1
     background: bool = False
-
-    def __post_init__(self) -> None:
-        check_at_least(1, last=self.last)
-        check_at_least(0, best=self.best)
 
 
 @settings
 class StopConfig(Config):
     """When a run ends before its steps are done."""
 
-    minutes: float | None = None
-    patience: int | None = None  # validations without a fall
-
-    def __post_init__(self) -> None:
-        check_at_least(0, minutes=self.minutes)
-        check_at_least(1, patience=self.patience)
+    minutes: Annotated[float, within("at least 0", lambda minutes: minutes >= 0)] | None = None
+    patience: Positive | None = None  # validations without a fall
 
 
 @settings

@@ -17,48 +17,10 @@ from heddle.models import training_flops
 from heddle.models.networks import Model
 from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
-from heddle.training.assemble import (
-    build_held_out,
-    build_model,
-    build_training_plan,
-    find_tokenizer,
-    prepare_data,
-    resolve_model,
-    tokenizer_files,
-)
-from heddle.training.callbacks import (
-    EarlyStopping,
-    HeldOutRows,
-    Log,
-    Metrics,
-    NoWindowWarmupConfig,
-    Sample,
-    SampleWriter,
-    Save,
-    StartAveraging,
-    StopOnDivergence,
-    TensorBoard,
-    TimeLimit,
-    Validate,
-    WindowWarmup,
-)
+from heddle.training import assemble, callbacks, loop
 from heddle.training.checks import check_fit, check_model, rows_per_process
 from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, wants_compile
 from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes
-from heddle.training.loop import (
-    Callback,
-    DeterministicAccumulation,
-    FastAccumulation,
-    Guard,
-    ModelWithLoss,
-    ProcessGroup,
-    Reporter,
-    Signals,
-    SilentReporter,
-    Step,
-    Trainer,
-    checkpoint_activations,
-)
 from heddle.training.optimizers import TriggeredAverageConfig, WeightAverage
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import describe_trainable
@@ -69,12 +31,12 @@ class RunEnvironment:
     """What a run needs from outside: its folder, its processes, where it reports to, and how samples are written."""
 
     folder: Path
-    processes: ProcessGroup = field(default_factory=ProcessGroup)
-    reporter: Reporter = field(default_factory=SilentReporter)
-    writer: SampleWriter | None = None
+    processes: loop.ProcessGroup = field(default_factory=loop.ProcessGroup)
+    reporter: loop.Reporter = field(default_factory=loop.SilentReporter)
+    writer: callbacks.SampleWriter | None = None
 
 
-def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
+def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     """Build a trainer, at the newest good checkpoint of the run's folder where there is one.
 
     The config of a new run is written before its text becomes tokens; that of a resumed run at the end, so that a run
@@ -90,16 +52,17 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     if processes.is_main and found is None:
         write_json(env.folder / CONFIG, encode(config))
     with env.reporter.tokenizing() as on_progress:
-        prepared = prepare_data(config, tokenizer, env.folder, on_progress)
+        prepared = assemble.prepare_data(config, tokenizer, env.folder, on_progress)
     if processes.is_main:
         processes.barrier()
-    model = build_model(config, init)
+    model = assemble.build_model(config, init)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reserve(config.rows.max_length)
-    plan = build_training_plan(config, prepared)
+    plan = assemble.build_training_plan(config, prepared)
     _announce(model, plan, wants_compile(config, model, hardware), env.reporter)
-    trainer = Trainer(
+    encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
+    trainer = loop.Trainer(
         folder=env.folder,
         model=model,
         take_step=build_step(config, model, hardware, processes),
@@ -108,11 +71,11 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
         objective=config.objective,
         steps=config.training.steps,
         hardware=hardware,
-        signals=Signals(),
-        texts={CONFIG: json.dumps(encode(config), indent=1, ensure_ascii=False), **tokenizer_files(env.folder)},
+        signals=loop.Signals(),
+        texts={CONFIG: encoded, **assemble.tokenizer_files(env.folder)},
         data=[p.fingerprint for p in prepared],
     )
-    trainer.callbacks = _callbacks(config, trainer, store, build_held_out(config, prepared[0]), env)
+    trainer.callbacks = _callbacks(config, trainer, store, assemble.build_held_out(config, prepared[0]), env)
     if found is not None:
         resume(trainer, found, env.reporter)
     if processes.is_main:
@@ -142,9 +105,9 @@ def _resolve(
     check_fit(replace(config, model=model.expand()), env.processes.world)
     if init is None and not (env.folder / TOKENIZER).exists():
         env.reporter.message("reading the text, for tokenizer and token shards")
-    tokenizer = find_tokenizer(config, env.folder, init)
+    tokenizer = assemble.find_tokenizer(config, env.folder, init)
     config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
-    config = replace(config, model=resolve_model(config, tokenizer.vocab, init))
+    config = replace(config, model=assemble.resolve_model(config, tokenizer.vocab, init))
     if found is not None:
         _check_same(config, found)
     check_model(config)
@@ -157,7 +120,7 @@ def _controls(tokenizer: Tokenizer) -> dict[str, int]:
     return {**tokenizer.special, **({} if mask is None else {MASK: mask})}
 
 
-def newest(store: Store, reporter: Reporter) -> Checkpoint | None:
+def newest(store: Store, reporter: loop.Reporter) -> Checkpoint | None:
     """Return the newest good checkpoint; damaged ones are reported, and if all are, the run is refused."""
     found = store.newest()
     for path, reason in store.damaged:
@@ -172,7 +135,7 @@ def newest(store: Store, reporter: Reporter) -> Checkpoint | None:
     return found
 
 
-def resume(trainer: Trainer, found: Checkpoint, reporter: Reporter) -> None:
+def resume(trainer: loop.Trainer, found: Checkpoint, reporter: loop.Reporter) -> None:
     """Resume from a checkpoint, and report it."""
     trainer.restore(found)
     reporter.message(f"resumed at step {trainer.step} from {found.path.name}")
@@ -180,7 +143,7 @@ def resume(trainer: Trainer, found: Checkpoint, reporter: Reporter) -> None:
         reporter.message("changed: the data's files, since the checkpoint (size, date or split)", "warning")
 
 
-def _announce(model: Model, plan: RowPlan, compiles: bool, reporter: Reporter) -> None:
+def _announce(model: Model, plan: RowPlan, compiles: bool, reporter: loop.Reporter) -> None:
     """Report which weights are trained, where not all are, which pairs are too long, and that the step compiles."""
     if (words := describe_trainable(model)) is not None:
         reporter.message(words)
@@ -191,7 +154,7 @@ def _announce(model: Model, plan: RowPlan, compiles: bool, reporter: Reporter) -
         reporter.message("the step is compiled when it is first taken, and kept for later runs")
 
 
-def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processes: ProcessGroup) -> Loader:
+def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processes: loop.ProcessGroup) -> Loader:
     return Loader(
         plan,
         config.training.batch,
@@ -203,12 +166,12 @@ def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processe
     )
 
 
-def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: ProcessGroup) -> Step:
+def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: loop.ProcessGroup) -> loop.Step:
     """Build all that one step needs: losses, compiled where it helps, optimizers, guard and average."""
     training = config.training
     share, micro = rows_per_process(training, processes.world)
-    losses = ModelWithLoss(model, config.objective)
-    checkpoint_activations(model, config.training.activation_checkpointing)
+    losses = loop.ModelWithLoss(model, config.objective)
+    loop.checkpoint_activations(model, config.training.activation_checkpointing)
     if config.hardware.matmul == "float8":
         use_float8(model)
     optimizers = training.optimizer.build(model)
@@ -219,16 +182,15 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: P
             recover = partial(fall_back_to_eager, losses)
         if hardware.device.type == "cuda":
             compile_update(optimizers)
+    deterministic = config.training.reduction == "deterministic"
     accumulation = (
-        DeterministicAccumulation(list(model.parameters()))
-        if config.training.reduction == "deterministic"
-        else FastAccumulation()
+        loop.DeterministicAccumulation(list(model.parameters())) if deterministic else loop.FastAccumulation()
     )
-    return Step(
+    return loop.Step(
         losses=accumulation.wrap(losses, processes),
         model=model,
         optimizers=optimizers,
-        guard=Guard.start(training.guard, hardware.device),
+        guard=loop.Guard.start(training.guard, hardware.device),
         average=None if training.average is None else WeightAverage(model, training.average),
         processes=processes,
         seed=config.seed,
@@ -245,37 +207,36 @@ def _check_same(config: RunConfig, found: Checkpoint) -> None:
     before = decode(RunConfig, run_config_of(found))
     changed = diff(before.model, config.model)
     if changed:
-        raise ConfigError(
-            f"model.{changed[0].path}", want=f"{changed[0].before}, as the run has it", got=changed[0].after
-        )
+        first = changed[0]
+        raise ConfigError(f"model.{first.path}", want=f"{first.before}, as the run has it", got=first.after)
     for name, was, now in (("frozen", before.frozen, config.frozen), ("unfrozen", before.unfrozen, config.unfrozen)):
         if was != now:
             raise ConfigError(name, want=f"{list(was)}, as the run has it; init begins another from it", got=list(now))
 
 
 def _callbacks(
-    config: RunConfig, trainer: Trainer, store: Store, rows: HeldOutRows, env: RunEnvironment
-) -> list[Callback]:
+    config: RunConfig, trainer: loop.Trainer, store: Store, rows: callbacks.HeldOutRows, env: RunEnvironment
+) -> list[loop.Callback]:
     is_main, every, reporter = env.processes.is_main, config.every, env.reporter
-    metrics = Metrics(env.folder / "metrics.jsonl")
-    found: list[Callback] = []
-    if not isinstance(config.training.window_warmup, NoWindowWarmupConfig):
-        found.append(WindowWarmup(config.training.window_warmup, trainer.hardware.device))
+    metrics = callbacks.Metrics(env.folder / "metrics.jsonl")
+    found: list[loop.Callback] = []
+    if not isinstance(config.training.window_warmup, callbacks.NoWindowWarmupConfig):
+        found.append(callbacks.WindowWarmup(config.training.window_warmup, trainer.hardware.device))
     if is_main:
         flops = training_flops(trainer.model, trainer.loader.plan.mean_length)
-        found.append(Log(metrics, reporter, every.log, flops))
-    found.append(Validate(rows, config.objective, metrics, reporter, every.validate))
+        found.append(callbacks.Log(metrics, reporter, every.log, flops))
+    found.append(callbacks.Validate(rows, config.objective, metrics, reporter, every.validate))
     average = trainer.take_step.average
     if average is not None and isinstance(average.config, TriggeredAverageConfig):
-        found.append(StartAveraging(average, average.config.patience))
+        found.append(callbacks.StartAveraging(average, average.config.patience))
     if is_main and config.tensorboard:
-        found.append(TensorBoard(env.folder / "tensorboard", every.log))
-    found.append(StopOnDivergence(config.training.guard.in_a_row))
+        found.append(callbacks.TensorBoard(env.folder / "tensorboard", every.log))
+    found.append(callbacks.StopOnDivergence(config.training.guard.in_a_row))
     if config.stop.patience is not None:
-        found.append(EarlyStopping(config.stop.patience))
+        found.append(callbacks.EarlyStopping(config.stop.patience))
     if config.stop.minutes is not None:
-        found.append(TimeLimit(config.stop.minutes))
-    found.append(Save(store, every.save, config.training.average_last))
+        found.append(callbacks.TimeLimit(config.stop.minutes))
+    found.append(callbacks.Save(store, every.save, config.training.average_last))
     if is_main and env.writer is not None and trainer.model.can_generate:  # last: it may take its time
-        found.append(Sample(env.writer, env.folder / "samples.txt", reporter, every.sample))
+        found.append(callbacks.Sample(env.writer, env.folder / "samples.txt", reporter, every.sample))
     return found

@@ -155,9 +155,8 @@ class GgufFile(Mapping[str, Tensor]):
         self, name: str, shape: tuple[int, ...], quant_type: GgmlQuantType, offset: int, start: int
     ) -> GgufTensorInfo:
         if shape[-1] % quant_type.block_size:
-            raise DamageError(
-                f"{self.path}: tensor {brief(name)}: {shape[-1]} numbers a row do not fill blocks of {quant_type.name}"
-            )
+            fault = f"{shape[-1]} numbers a row do not fill blocks of {quant_type.name}"
+            raise DamageError(f"{self.path}: tensor {brief(name)}: {fault}")
         size = math.prod(shape) // quant_type.block_size * quant_type.type_size
         if start + offset + size > len(self._data):
             raise DamageError(f"{self.path}: tensor {brief(name)} ends past the end of the file")

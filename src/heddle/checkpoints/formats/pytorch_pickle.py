@@ -18,22 +18,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+import heddle.checkpoints.hf as hf
 from heddle.checkpoints.formats.restricted_unpickler import (
     LARGEST,
     RestrictedUnpickler,
     StorageRef,
     TensorRef,
     UnsafePickle,
-)
-from heddle.checkpoints.hf import (
-    CONFIG,
-    INDEX,
-    SINGLE,
-    read_config,
-    read_index,
-    refuse_nonempty,
-    resolve_hub_link,
-    write_folder,
 )
 from heddle.checkpoints.store import check_writable, open_regular_file
 from heddle.core import DamageError, UsageError, brief
@@ -133,9 +124,8 @@ class PickledFile(Mapping[str, Tensor]):
         if span is None:
             raise DamageError(f"{self.path}: tensor {brief(name)}: storage {brief(ref.storage.key)} is missing")
         if span.size != ref.storage.items * ref.storage.itemsize:
-            raise DamageError(
-                f"{self.path}: tensor {brief(name)}: want {ref.storage.items} numbers, found {span.size} bytes"
-            )
+            want = f"{ref.storage.items} numbers"
+            raise DamageError(f"{self.path}: tensor {brief(name)}: want {want}, found {span.size} bytes")
 
     def _check_total(self) -> None:
         """Refuse tensors that share storages so often that separate copies would fill the disk."""
@@ -237,7 +227,7 @@ class _ShardedPickles(Mapping[str, Tensor]):
     """The tensors of several pickled files, under an index."""
 
     def __init__(self, source: Path, places: Mapping[str, str]) -> None:
-        files = {name: PickledFile(resolve_hub_link(source / name)) for name in sorted(set(places.values()))}
+        files = {name: PickledFile(hf.resolve_hub_link(source / name)) for name in sorted(set(places.values()))}
         for name, file in places.items():
             if name not in files[file]:
                 raise DamageError(f"{source / file}: the index promises tensor {brief(name)}, which is not there")
@@ -258,25 +248,25 @@ def unpickle_folder(source: Path, target: Path) -> list[str]:
 
     Code in the pickles is refused, never executed. Configs, tokenizer files and chat templates are copied.
     """
-    config = read_config(source)
-    refuse_nonempty(target)
+    config = hf.read_config(source)
+    hf.refuse_nonempty(target)
     weights = _read(source)
     check_writable(weights, str(source))
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir()):
-        if path.suffix in KEPT and path.name not in (CONFIG, INDEX, PICKLED_INDEX):
-            _copy(resolve_hub_link(path), target / path.name)
-    write_folder(target, config, weights)
+        if path.suffix in KEPT and path.name not in (hf.CONFIG, hf.INDEX, PICKLED_INDEX):
+            _copy(hf.resolve_hub_link(path), target / path.name)
+    hf.write_folder(target, config, weights)
     return list(weights)
 
 
 def _read(source: Path) -> Mapping[str, Tensor]:
     index = source / PICKLED_INDEX
     if index.exists():
-        return _ShardedPickles(source, read_index(index, ".bin"))
+        return _ShardedPickles(source, hf.read_index(index, ".bin"))
     if (source / PICKLED).exists():
-        return PickledFile(resolve_hub_link(source / PICKLED))
-    if (source / SINGLE).exists() or (source / INDEX).exists():
+        return PickledFile(hf.resolve_hub_link(source / PICKLED))
+    if (source / hf.SINGLE).exists() or (source / hf.INDEX).exists():
         raise UsageError(f"{source}: its weights are safetensors already")
     raise UsageError(f"{source}: want {PICKLED} or {PICKLED_INDEX}, found neither")
 

@@ -214,16 +214,14 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
         raise NoCounterpart(f"no Hugging Face family is near this model; {near}: {reason}")
     near = min(lacks, key=lambda name: len(lacks[name]))
     part = shorten(str(lacks[near][0]).partition(" -> ")[0], 160, placeholder=" …")
-    raise NoCounterpart(
-        f"no Hugging Face family has all parts of this model; the nearest, {near}, has no counterpart for {part}"
-    )
+    fault = f"the nearest, {near}, has no counterpart for {part}"
+    raise NoCounterpart(f"no Hugging Face family has all parts of this model; {fault}")
 
 
 def _canonical_experts(config: ExpertsConfig) -> ExpertsConfig:
     """Return experts without what only training uses: balancing losses and noise."""
-    balance = (
-        BiasLoadBalancingConfig() if isinstance(config.balance, BiasLoadBalancingConfig) else NoLoadBalancingConfig()
-    )
+    biased = isinstance(config.balance, BiasLoadBalancingConfig)
+    balance = BiasLoadBalancingConfig() if biased else NoLoadBalancingConfig()
     made = swap(TokenChoiceConfig, lambda router: replace(router, jitter=0.0))(config)
     capacity = made.capacity if made.capacity.in_eval else DroplessConfig()
     return replace(made, balance=balance, capacity=capacity, z_loss=0.0)

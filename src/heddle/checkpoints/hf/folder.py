@@ -119,9 +119,8 @@ def _places(path: Path) -> dict[str, str]:
     if (path / SINGLE).is_file():
         return dict.fromkeys(TensorFile(resolve_hub_link(path / SINGLE)), SINGLE)
     if any(path.glob("*.bin")):
-        raise UsageError(
-            f"{path}: its weights are pickled, which can run code; type: heddle convert --unpickle {path} OUT"
-        )
+        fault = "its weights are pickled, which can run code"
+        raise UsageError(f"{path}: {fault}; type: heddle convert --unpickle {path} OUT")
     raise UsageError(f"{path}: want {SINGLE}, found none")
 
 

@@ -144,9 +144,8 @@ def match_weights(weight_maps: list[WeightMap], weights: WeightSource, ignored: 
         raise DamageError(f"{weights.where}: tensor {missing[0]} is missing{_and_more(missing)}")
     left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(RECOMPUTED))
     if strange := [name for name in left if name not in ignored]:
-        raise DamageError(
-            f"{weights.where}: tensor {brief(strange[0]).strip(QUOTES)} has no place in the model{_and_more(strange)}"
-        )
+        name = brief(strange[0]).strip(QUOTES)
+        raise DamageError(f"{weights.where}: tensor {name} has no place in the model{_and_more(strange)}")
     if left:
         log.info("not loaded, since the model does not use them: %s", ", ".join(left))
     return weight_maps

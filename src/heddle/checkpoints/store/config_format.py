@@ -96,9 +96,8 @@ def migrate_config(config: Any, where: str) -> Any:
         return config
     number = config.get("format", 1)
     if not isinstance(number, int) or number > CONFIG_FORMAT:
-        raise UsageError(
-            f"{where}: written by a newer heddle, in format {number}; this one reads up to {CONFIG_FORMAT}"
-        )
+        want = f"written by a newer heddle, in format {number}; this one reads up to {CONFIG_FORMAT}"
+        raise UsageError(f"{where}: {want}")
     if isinstance(number, bool) or number < 1:
         raise UsageError(f"{where}: want a format of 1 to {CONFIG_FORMAT}, found {brief(number)}")
     for step in range(number, CONFIG_FORMAT):
@@ -111,11 +110,8 @@ def migrate_config(config: Any, where: str) -> Any:
 
 def renamed_keys(config: Any) -> list[tuple[str, str]]:
     """Return the old keys that a config holds, each with its new name."""
-    found = [
-        (old, new)
-        for old, new in RENAMED.items()
-        if old.rpartition(".")[2] in (_table(config, old.rpartition(".")[0]) or {})
-    ]
+    at = ((old, new, *old.rpartition(".")[::2]) for old, new in RENAMED.items())
+    found = [(old, new) for old, new, table, key in at if key in (_table(config, table) or {})]
     return found if isinstance(config, Mapping) else []
 
 

@@ -90,9 +90,8 @@ MIGRATIONS: dict[int, Migration] = {}  # format -> how to reach format + 1
 def check_name(name: str, field: str = "files") -> None:
     """Refuse a file name that leaves the folder, is hidden, or is of neither tensors nor text."""
     if not NAME.fullmatch(name) or not name.endswith((WEIGHTS, *TEXT_SUFFIXES)) or name == MANIFEST:
-        raise ConfigError(
-            field, want=f"a plain file name that ends in {', '.join((WEIGHTS, *TEXT_SUFFIXES))}", got=name
-        )
+        want = f"a plain file name that ends in {', '.join((WEIGHTS, *TEXT_SUFFIXES))}"
+        raise ConfigError(field, want=want, got=name)
 
 
 def parse_state(text: str, name: str) -> JsonData:
@@ -155,9 +154,8 @@ def _check_format(path: Path, data: Mapping[str, JsonData]) -> int:
         writer = brief(data.get("writer"))
         raise UsageError(f"{path}: written by {writer} in format {found}; this Heddle reads up to format {FORMAT}")
     if any(step not in MIGRATIONS for step in range(max(found, -1), FORMAT)):
-        raise UsageError(
-            f"{path}: format {found} is no longer read; formats {min([FORMAT, *MIGRATIONS])} to {FORMAT} are"
-        )
+        known = f"formats {min([FORMAT, *MIGRATIONS])} to {FORMAT}"
+        raise UsageError(f"{path}: format {found} is no longer read; {known} are")
     return found
 
 

@@ -119,9 +119,8 @@ def open_tensors(path: Path, device: torch.device | str = "cpu") -> Any:
         data_size = os.fstat(file.fileno()).st_size - 8
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= data_size:
-            raise DamageError(
-                f"{path}: not safetensors: want a header within {max(data_size, 0)} bytes, found {length}"
-            )
+            want = f"a header within {max(data_size, 0)} bytes"
+            raise DamageError(f"{path}: not safetensors: want {want}, found {length}")
         fault = header_fault(length, data_size - length) or header_fault(length, data_size - length, file.read(length))
     if fault is not None:
         raise DamageError(f"{path}: {fault}")

@@ -44,12 +44,7 @@ class Store:
     """Saves and finds the checkpoints of one run; reading never writes."""
 
     def __init__(
-        self,
-        folder: Path,
-        keep_last: int = 3,
-        keep_best: int = 1,
-        background: bool = False,
-        disk: Disk | None = None,
+        self, folder: Path, keep_last: int = 3, keep_best: int = 1, background: bool = False, disk: Disk | None = None
     ) -> None:
         for name, number, least in (("keep_last", keep_last, 1), ("keep_best", keep_best, 0)):
             if number < least:

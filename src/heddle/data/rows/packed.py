@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heddle.core import check_at_least, part, replace
+from heddle.core import Positive, part, replace
 from heddle.core.shapes import Tensor
 from heddle.data.rows.loader import EpochCache, Row, RowPlan
 from heddle.data.rows.plan import RowsConfig, check_corpus, permutation, random_bits
@@ -141,14 +141,11 @@ class PackedRows(RowsConfig):
     boundaries: `reset` keeps the documents of a row apart, `stream` joins them.
     """
 
-    length: int = 256
+    length: Positive = 256
     boundaries: Boundaries = "reset"
     shuffle: bool = True
 
     mixable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_at_least(1, length=self.length)
 
     @property
     def max_length(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heddle.core import ConfigError, DataError, check_at_least, check_share, part, replace
+from heddle.core import ConfigError, DataError, Positive, Share, part, replace
 from heddle.core.shapes import Tensor
 from heddle.data.rows.loader import EpochCache, Row, RowPlan
 from heddle.data.rows.packed import with_begin_token
@@ -24,19 +24,14 @@ class PairRows(RowsConfig):
     multiple: padded lengths are rounded up to it, which keeps the number of shapes small.
     """
 
-    length: int = 256
-    source_length: int = 256
-    batch: int = 32
-    jitter: float = 0.1
-    multiple: int = 8
+    length: Positive = 256
+    source_length: Positive = 256
+    batch: Positive = 32
+    jitter: Share = 0.1
+    multiple: Positive = 8
 
     batch_field: ClassVar[str | None] = "batch"
     paired: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_at_least(1, length=self.length, source_length=self.source_length)
-        check_at_least(1, batch=self.batch, multiple=self.multiple)
-        check_share(jitter=self.jitter)
 
     @property
     def max_length(self) -> int:
@@ -50,9 +45,8 @@ class PairRows(RowsConfig):
         if source is None:
             raise ConfigError("rows.kind", want="packed or streams, for a corpus without pairs", got="pairs")
         if source.count != shards.count:
-            raise DataError(
-                f"{source.folder}: want {shards.count} documents, one for each of {shards.folder}, found {source.count}"
-            )
+            want = f"{shards.count} documents, one for each of {shards.folder}"
+            raise DataError(f"{source.folder}: want {want}, found {source.count}")
         return PairPlan(self, shards, source, seed)
 
     def for_validation(self, shards: Shards, batch: int) -> Self:
@@ -82,10 +76,8 @@ class PairPlan(RowPlan):
         long_source = source.lengths > config.source_length
         long_target = target.lengths > config.length
         kept = np.flatnonzero(~(long_source | long_target))
-        self.skipped = {
-            "source_too_long": int(long_source.sum()),
-            "target_too_long": int((long_target & ~long_source).sum()),
-        }
+        too_long = {"source_too_long": long_source, "target_too_long": long_target & ~long_source}
+        self.skipped = {name: int(rows.sum()) for name, rows in too_long.items()}
         if not len(kept):
             limits = f"{config.source_length} source and {config.length} target tokens"
             raise DataError(f"{target.folder}: want pairs of at most {limits}, found none among {target.count}")

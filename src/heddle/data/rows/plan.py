@@ -73,10 +73,8 @@ def check_corpus(shards: Shards, source: Shards | None, need: int, what: str) ->
     if source is not None:
         raise ConfigError("rows.kind", want="pairs, for a corpus with a source and a target side", got="another kind")
     if shards.tokens < need:
-        raise DataError(
-            f"{shards.folder}: want at least {need} tokens for {what}, found {shards.tokens}: "
-            "give more text or shorter rows"
-        )
+        want = f"at least {need} tokens for {what}, found {shards.tokens}"
+        raise DataError(f"{shards.folder}: want {want}: give more text or shorter rows")
 
 
 def random_bits(count: int, seed: int, *where: int | str) -> NDArray[np.uint64]:

@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 
 import torch
 
-from heddle.core import check_at_least, part, replace
+from heddle.core import Positive, part, replace
 from heddle.core.shapes import Tensor
 from heddle.data.rows.loader import EpochCache, Row, RowPlan
 from heddle.data.rows.packed import Boundaries, TokenStream, cut_row, shuffled_order, stored_order
@@ -21,16 +21,13 @@ class StreamRows(RowsConfig):
     boundaries: `stream` carries the state across documents, `reset` marks where it is reset.
     """
 
-    length: int = 64
-    lanes: int = 32
+    length: Positive = 64
+    lanes: Positive = 32
     boundaries: Boundaries = "stream"
     shuffle: bool = False
 
     batch_field: ClassVar[str | None] = "lanes"
     carries_state: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_at_least(1, length=self.length, lanes=self.lanes)
 
     @property
     def max_length(self) -> int:

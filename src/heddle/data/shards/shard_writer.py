@@ -14,18 +14,7 @@ from numpy.typing import NDArray
 
 from heddle.core import ConfigError, DataError, check_at_least, encode
 from heddle.core.system import sync_folder
-from heddle.data.shards.shard_manifest import (
-    BLOCK,
-    DTYPES,
-    FORMAT,
-    LOSS_MASK,
-    MANIFEST,
-    ShardFile,
-    ShardManifest,
-    disk_faults,
-    file_names,
-    manifest_text,
-)
+from heddle.data.shards import shard_manifest
 
 
 class _HashedFile:
@@ -40,7 +29,7 @@ class _HashedFile:
 
     def write(self, data: bytes) -> None:
         self._pending += data
-        if len(self._pending) >= BLOCK:
+        if len(self._pending) >= shard_manifest.BLOCK:
             self._flush()
 
     def _flush(self) -> None:
@@ -51,12 +40,12 @@ class _HashedFile:
         self._size += len(self._pending)
         self._pending = bytearray()
 
-    def finish(self) -> ShardFile:
+    def finish(self) -> shard_manifest.ShardFile:
         """Flush everything to the disk and return what was written."""
         self._flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return ShardFile(name=self._path.name, size=self._size, sha256=self._digest.hexdigest())
+        return shard_manifest.ShardFile(name=self._path.name, size=self._size, sha256=self._digest.hexdigest())
 
     def abandon(self) -> None:
         self._file.close()
@@ -88,15 +77,15 @@ class ShardWriter:
         self._document_ids: ShardWriter | None = None
         self._counted = 0
         self._dtype_name = "uint16" if vocab <= 1 << 16 else "uint32"
-        self._dtype = DTYPES[self._dtype_name]
+        self._dtype = shard_manifest.DTYPES[self._dtype_name]
         self._closing = np.array([end], self._dtype).tobytes()
-        self._files: list[ShardFile] = []
+        self._files: list[shard_manifest.ShardFile] = []
         self._open: list[_HashedFile] = []  # tokens and ends of the shard being written
         self._filled = 0  # tokens in the open shard
         self.documents = self.tokens = self.bytes = self.words = 0
 
     def __enter__(self) -> Self:
-        with disk_faults(self.folder, "written"):
+        with shard_manifest.disk_faults(self.folder, "written"):
             if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
                 raise DataError(f"{self.folder}: exists already, and shards are written once; remove it first")
             self.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +100,7 @@ class ShardWriter:
             if self._document_ids is not None:
                 self._document_ids.__exit__(kind, error, trace)
             if kind is None:
-                with disk_faults(self.folder, "written"):
+                with shard_manifest.disk_faults(self.folder, "written"):
                     self._finish()
         finally:
             for file in self._open:
@@ -132,7 +121,7 @@ class ShardWriter:
             wrong = int(given.min()) if given.min() < 0 else int(given.max())
             raise DataError(f"document {self.documents}: token id {wrong} is not below the vocabulary of {self._vocab}")
         self._mark(given.size, counts)
-        with disk_faults(self.folder, "written"):
+        with shard_manifest.disk_faults(self.folder, "written"):
             self._open_shard(given.size + 1)
             self._open[0].write(given.astype(self._dtype, copy=False).tobytes() + self._closing)
             self._filled += given.size + 1
@@ -144,7 +133,7 @@ class ShardWriter:
 
     def _mark(self, size: int, counts: NDArray[np.bool_] | None) -> None:
         if self.documents == 0 and self._document_ids is None and counts is not None:
-            folder, size_limit = self._temporary / LOSS_MASK, self._shard_tokens
+            folder, size_limit = self._temporary / shard_manifest.LOSS_MASK, self._shard_tokens
             marks = ShardWriter(folder, vocab=2, end=0, fingerprint=self._fingerprint, shard_tokens=size_limit)
             self._document_ids = marks.__enter__()
         if self._document_ids is None and counts is None:
@@ -160,7 +149,7 @@ class ShardWriter:
         if self._open and self._filled + count > self._shard_tokens:
             self._close_shard()
         if not self._open:
-            for name in file_names(len(self._files) // 2):
+            for name in shard_manifest.file_names(len(self._files) // 2):
                 self._open.append(_HashedFile(self._temporary / name))
             self._open[0].write(self._closing)
             self._filled = 0
@@ -171,8 +160,8 @@ class ShardWriter:
 
     def _finish(self) -> None:
         self._close_shard()
-        manifest = ShardManifest(
-            format=FORMAT,
+        manifest = shard_manifest.ShardManifest(
+            format=shard_manifest.FORMAT,
             dtype=self._dtype_name,
             vocab=self._vocab,
             end=self._end,
@@ -185,8 +174,8 @@ class ShardWriter:
             begin=self._begin,
             counted=None if self._document_ids is None else self._counted,
         )
-        self._open = [_HashedFile(self._temporary / MANIFEST)]
-        self._open[0].write(manifest_text(encode(manifest)).encode())
+        self._open = [_HashedFile(self._temporary / shard_manifest.MANIFEST)]
+        self._open[0].write(shard_manifest.manifest_text(encode(manifest)).encode())
         self._open[0].finish()
         sync_folder(self._temporary)
         self._temporary.rename(self.folder)

@@ -67,12 +67,8 @@ class Shards:
         self.folder, self.ends = folder, ends
         self.fingerprint, self.vocab, self.end = manifest.fingerprint, manifest.vocab, manifest.end
         self.begin = manifest.end if manifest.begin is None else manifest.begin
-        self.count, self.tokens, self.bytes, self.words = (
-            manifest.documents,
-            manifest.tokens,
-            manifest.bytes,
-            manifest.words,
-        )
+        self.count, self.tokens = manifest.documents, manifest.tokens
+        self.bytes, self.words = manifest.bytes, manifest.words
         self.counted = manifest.tokens if manifest.counted is None else manifest.counted
         self.dtype = DTYPES[manifest.dtype]
         self._files = files
@@ -180,9 +176,8 @@ def _open_shard(
     count = tokens.size // item - 1
     sound = len(index) > 0 and index[0] > 0 and bool(np.all(np.diff(index) > 0)) and index[-1] == count
     if not sound or ends.size % 8 or tokens.size % item:
-        raise DamageError(
-            f"{folder / ends.name}: want rising ends up to {count} tokens of {item} bytes: stale or damaged"
-        )
+        want = f"rising ends up to {count} tokens of {item} bytes"
+        raise DamageError(f"{folder / ends.name}: want {want}: stale or damaged")
     with _checked_descriptor(folder, tokens) as descriptor:
         if verify:
             _verify_tokens(folder / tokens.name, descriptor, tokens, index, manifest)

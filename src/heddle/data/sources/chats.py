@@ -6,7 +6,7 @@ from typing import Literal
 from heddle.core import part
 from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, Turns
-from heddle.data.sources.readers import JSONL, check_longest, numbered, parse_row, whole_lines
+from heddle.data.sources.readers import JSONL, Longest, numbered, parse_row, whole_lines
 
 FIELDS = ("messages", "conversations", "dialog", "dialogue")
 SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "observation": "tool"}  # ShareGPT's names
@@ -30,10 +30,7 @@ class ChatSource(SourceConfig):
     path: str
     turns: str | None = None
     first: Literal["user", "assistant"] = "user"
-    longest: int = LONGEST
-
-    def __post_init__(self) -> None:
-        check_longest(self.longest)
+    longest: Longest = LONGEST
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line."""
@@ -97,9 +94,8 @@ def _message(turn: object, speaker: str) -> Message | None:
         return None
     if "role" not in turn and "from" in turn:
         name, text = turn["from"], turn.get("value")
-        return (
-            {"role": SPEAKERS.get(name, name), "content": text} if isinstance(name, str) and _is_content(text) else None
-        )
+        known = isinstance(name, str) and _is_content(text)
+        return {"role": SPEAKERS.get(name, name), "content": text} if known else None
     calls = turn.get("content") is None and isinstance(turn.get("tool_calls"), list)
     return turn if isinstance(turn.get("role"), str) and (calls or _is_content(turn.get("content"))) else None
 

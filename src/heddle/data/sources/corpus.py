@@ -4,8 +4,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
-from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, settings
+from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, settings, within
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
@@ -44,20 +45,15 @@ class SplitConfig(Config):
         """Yield each document with its side."""
 
 
-def _check_fraction(fraction: float) -> None:
-    if not 0 < fraction < 1:
-        raise ConfigError("fraction", want="above 0 and below 1", got=fraction)
+Fraction = Annotated[float, within("above 0 and below 1", lambda fraction: 0 < fraction < 1)]
 
 
 @part("hash")
 class HashSplit(SplitConfig):
     """Hold out whole documents by a keyed hash of each: adding data never moves a document."""
 
-    fraction: float = 0.05
+    fraction: Fraction = 0.05
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
 
     def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield documents in their order, each placed by its group's name, or its content."""
@@ -72,10 +68,7 @@ class HashSplit(SplitConfig):
 class TailSplit(SplitConfig):
     """Hold out the last fraction of all characters, as is usual for one long text; the corpus is read twice."""
 
-    fraction: float = 0.1
-
-    def __post_init__(self) -> None:
-        _check_fraction(self.fraction)
+    fraction: Fraction = 0.1
 
     def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield documents in their order; a text that straddles the edge becomes two, all else goes whole."""

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from io import BufferedReader
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from heddle.core import ConfigError, DataError, part
+from heddle.core import DataError, part, within
 from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.documents import (
     Document,
@@ -25,10 +25,8 @@ Split = Literal["file", "paragraph", "line"]
 Value = str | SkipReason
 
 
-def check_longest(longest: int) -> None:
-    """Refuse a length that could not hold a character, or would not fit in memory."""
-    if not 16 <= longest <= 1 << 28:
-        raise ConfigError("longest", want="16 to 2**28 bytes", got=longest)
+# Bytes that hold a character, and fit in memory.
+Longest = Annotated[int, within("16 to 2**28 bytes", lambda longest: 16 <= longest <= 1 << 28)]
 
 
 @part("text")
@@ -43,10 +41,7 @@ class TextSource(SourceConfig):
     path: str
     split: Split = "file"
     pattern: str = "*"
-    longest: int = LONGEST
-
-    def __post_init__(self) -> None:
-        check_longest(self.longest)
+    longest: Longest = LONGEST
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield the documents of each file in the order of names."""
@@ -63,9 +58,7 @@ class TextSource(SourceConfig):
                             counter.skip(text, f"{name}:{place}")
                         else:
                             yield Document(text, f"{name}:{place}", group=first)
-                            if (
-                                whole and not first
-                            ):  # later pieces go to the same side of the split, wherever the folder is
+                            if whole and not first:  # later pieces stay on the same side of the split, wherever it is
                                 first = text
                 if counter.seen == seen_before:
                     raise UnreadableFile(SkipReason.EMPTY)
@@ -85,10 +78,7 @@ class JsonlSource(SourceConfig):
     path: str
     text: str = "text"
     target: str | None = None
-    longest: int = 1 << 24
-
-    def __post_init__(self) -> None:
-        check_longest(self.longest)
+    longest: Longest = 1 << 24
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line."""
@@ -113,10 +103,7 @@ class TsvSource(SourceConfig):
     path: str
     text: int | str = 0
     target: int | str | None = None
-    longest: int = 1 << 24
-
-    def __post_init__(self) -> None:
-        check_longest(self.longest)
+    longest: Longest = 1 << 24
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line below the header."""
@@ -140,10 +127,7 @@ class ParallelSource(SourceConfig):
 
     source: str
     target: str
-    longest: int = 1 << 20
-
-    def __post_init__(self) -> None:
-        check_longest(self.longest)
+    longest: Longest = 1 << 20
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield pairs of lines; files of unequal length are refused, for no line of theirs can be trusted."""

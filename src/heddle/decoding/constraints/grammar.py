@@ -74,9 +74,8 @@ class RegexGrammar(GrammarConfig):
 
     def error(self, reason: str) -> ConfigError:
         """Name the pattern."""
-        return ConfigError(
-            "regex", want=f"a pattern that can be followed ({without_location(reason)})", got=self.pattern
-        )
+        want = f"a pattern that can be followed ({without_location(reason)})"
+        return ConfigError("regex", want=want, got=self.pattern)
 
 
 @part("schema")
@@ -94,9 +93,8 @@ class SchemaGrammar(GrammarConfig):
 
     def error(self, reason: str) -> ConfigError:
         """Name the schema."""
-        return ConfigError(
-            "schema", want=f"a JSON schema that can be followed ({without_location(reason)})", got=self.schema
-        )
+        want = f"a JSON schema that can be followed ({without_location(reason)})"
+        return ConfigError("schema", want=want, got=self.schema)
 
 
 @part("lark")
@@ -135,9 +133,8 @@ class GrammarCompiler:
             words[stop] = b"<stop>"
         self.words = len(words) // WORD
         self.has_all_bytes = {bytes([byte]) for byte in range(256)} <= set(words)
-        self.native = LLTokenizer(
-            TokenizerWrapper(_TokenizerSpec(words, stops)), len(words), stops, slices=LLTokenizer.json_slices()
-        )
+        spec, slices = TokenizerWrapper(_TokenizerSpec(words, stops)), LLTokenizer.json_slices()
+        self.native = LLTokenizer(spec, len(words), stops, slices=slices)
         self._threads: LLExecutor | None = None
 
     def _holes(self) -> list[bytes]:

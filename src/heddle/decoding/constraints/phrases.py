@@ -20,9 +20,7 @@ from heddle.decoding.constraints.constraint import Mask
 from heddle.decoding.constraints.vocabulary import ByteColumns, Vocabulary
 
 MAX_BYTES = 1 << 17  # bytes of all phrases: the automaton takes one kilobyte for each
-MAX_REQUIRED_BYTES = (
-    1 << 9
-)  # bytes of all phrases where some are required: the way to each is computed from every state
+MAX_REQUIRED_BYTES = 1 << 9  # of all phrases where some are required: the way to each is computed from every state
 MAX_REQUIRED = 8  # phrases: distances are computed for each set of missing ones
 CACHED = 64  # states whose transitions are kept, each as long as the vocabulary
 UNREACHABLE = np.int32(1 << 30)  # distance to what no tokens can spell
@@ -125,9 +123,8 @@ class CompiledPhrases:
             if least == UNREACHABLE:
                 raise ConfigError("require", want="phrases that can be written", got=_texts(self.require))
             if max_tokens is not None and least > max_tokens:
-                raise ConfigError(
-                    "require", want=f"phrases that {max_tokens} tokens can say, not {least}", got=_texts(self.require)
-                )
+                want = f"phrases that {max_tokens} tokens can say, not {least}"
+                raise ConfigError("require", want=want, got=_texts(self.require))
         return PhraseConstraint(self, position, self.all, max_tokens)
 
     def _transitions(self, position: int) -> _Transitions:

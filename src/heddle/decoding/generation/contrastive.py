@@ -51,10 +51,8 @@ class ContrastiveSearch(StepStrategy):
         for prompt in prefill.prompts:
             if len(prompt) >= last:
                 raise UsageError(f"prompt: want fewer tokens than the model's {last} positions, for contrastive search")
-        reasons = tuple(
-            FinishReason.CONTEXT if end > last else reason
-            for end, reason in zip(prefill.ends, prefill.end_reasons, strict=True)
-        )
+        pairs = zip(prefill.ends, prefill.end_reasons, strict=True)
+        reasons = tuple(FinishReason.CONTEXT if end > last else reason for end, reason in pairs)
         return dataclasses.replace(prefill, ends=tuple(min(end, last) for end in prefill.ends), end_reasons=reasons)
 
     def decoder(

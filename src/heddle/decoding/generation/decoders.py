@@ -13,27 +13,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+import heddle.decoding.runtime as runtime
 from heddle.core.shapes import Ids
 from heddle.decoding.generation.generation_config import GenerationConfig, TokenChooser
 from heddle.decoding.generation.logits import process_logits
-from heddle.decoding.runtime import (
-    CapturedGraph,
-    CaptureMode,
-    Prefill,
-    StaticState,
-    acquire,
-    bucketed_capacity,
-    release,
-    with_capacity,
-)
 from heddle.decoding.sampling import Logits, NextTokens, RowPosition, greedy_tokens
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import fuse_linears
 from heddle.nn.state import State
 
-AHEAD = (
-    1024  # capacity for new tokens at first; it doubles when full, so that a large max_tokens costs nothing by itself
-)
+AHEAD = 1024  # capacity for new tokens at first; it doubles when full: a large max_tokens costs nothing by itself
 
 StepResult = tuple[Logits, NextTokens]  # the model's logits, and the most probable tokens by logits and bias
 
@@ -65,7 +54,7 @@ class DynamicDecoder(StepDecoder):
     """Decodes eagerly on a state that grows, by a chooser of tokens."""
 
     def __init__(
-        self, model: AutoregressiveModel, prefill: Prefill, config: GenerationConfig, chooser: TokenChooser
+        self, model: AutoregressiveModel, prefill: runtime.Prefill, config: GenerationConfig, chooser: TokenChooser
     ) -> None:
         self.model, self.chooser, self.max_length = model, chooser, prefill.max_length
         self.logits, self.state = _prefilled(model, prefill, config.samples)
@@ -76,12 +65,12 @@ class DynamicDecoder(StepDecoder):
     def advance(self, chosen: NextTokens, kept: Int[Tensor, " kept"] | None, length: int) -> Logits:
         if kept is not None:
             chosen, self.state = chosen[kept], self.state.select(kept)
-        self.state = with_capacity(self.model, self.state, length, self.max_length)
+        self.state = runtime.with_capacity(self.model, self.state, length, self.max_length)
         vectors, self.state = self.model.step(chosen[:, None], self.state)
         return self.model.head.logits(vectors[:, -1])
 
 
-def _prefilled(model: AutoregressiveModel, prefill: Prefill, samples: int) -> tuple[Logits, State]:
+def _prefilled(model: AutoregressiveModel, prefill: runtime.Prefill, samples: int) -> tuple[Logits, State]:
     """Run prefill, and repeat each row for its samples."""
     logits, state = prefill.run(model)
     if samples == 1:
@@ -104,15 +93,17 @@ def decode_one_token(model: AutoregressiveModel, ids: Ids, bias: Float[Tensor, "
 
 
 @final
-class StaticStep(StaticState):
+class StaticStep(runtime.StaticState):
     """A static state, and the captured step that advances it by a token."""
 
-    def __init__(self, like: State, capacity: int, vocab: int, mode: CaptureMode, key: object) -> None:
+    def __init__(self, like: State, capacity: int, vocab: int, mode: runtime.CaptureMode, key: object) -> None:
         device = like.lengths.device
         state = like.empty_like(capacity)
         self.ids: Ids = torch.zeros(len(like.lengths), 1, dtype=torch.long, device=device)
         self.bias: Float[Tensor, " vocab"] = torch.zeros(vocab, device=device)
-        self.graph: CapturedGraph[StepResult] = CapturedGraph(decode_one_token, (self.ids, self.bias, state), mode)
+        self.graph: runtime.CapturedGraph[StepResult] = runtime.CapturedGraph(
+            decode_one_token, (self.ids, self.bias, state), mode
+        )
         super().__init__(state, [self.graph], key)
 
     def run(self, model: AutoregressiveModel) -> StepResult:
@@ -145,10 +136,10 @@ class StaticDecoder(StepDecoder):
     def __init__(
         self,
         model: AutoregressiveModel,
-        prefill: Prefill,
+        prefill: runtime.Prefill,
         config: GenerationConfig,
         chooser: TokenChooser,
-        mode: CaptureMode,
+        mode: runtime.CaptureMode,
     ) -> None:
         self.model, self.config, self.chooser, self.mode = model, config, chooser, mode
         self.max_length = prefill.max_length
@@ -160,9 +151,9 @@ class StaticDecoder(StepDecoder):
 
     def _start_from(self, state: State, length: int) -> StaticStep:
         """Return a static step that continues from a state, with capacity for a length within the maximum."""
-        capacity = bucketed_capacity(self.model, min(length, self.max_length))
+        capacity = runtime.bucketed_capacity(self.model, min(length, self.max_length))
         self.model.decoder_tower.position.reserve(capacity)
-        found = acquire(
+        found = runtime.acquire(
             self.model,
             (StaticStep, self.mode, state.layout(capacity)),
             lambda key: StaticStep(state, capacity, self.model.vocab, self.mode, key),
@@ -212,4 +203,4 @@ class StaticDecoder(StepDecoder):
         old.synchronize()
 
     def close(self) -> None:
-        release(self.model, self.static)
+        runtime.release(self.model, self.static)

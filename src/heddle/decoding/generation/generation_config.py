@@ -100,9 +100,7 @@ class GenerationConfig(Config):
     samples: int = 1  # continuations of each prompt: drawn independently, or the best of the beams
     seconds: float | None = None  # deadline after which rows end as they are, with one token or more
     stretch: float | None = None  # most new tokens for each token of the source, plus a few
-    alternatives: int | None = (
-        None  # most probable tokens returned with each chosen one's log-probability; None: neither
-    )
+    alternatives: int | None = None  # most probable tokens returned with each chosen one's logprob; None: neither
     chunk: int = 1024  # tokens of each prompt read at once; changes memory alone
     cache: KVCacheConfig = FullKVCacheConfig()  # the kind of KV cache
     compile: Compile = "auto"  # auto: steps are captured as CUDA graphs on a GPU; on: compiled too, for long work

@@ -6,30 +6,17 @@ under its kind; `TokenStrategy` leaves only `choose` to write.
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 
-from heddle.core import ConfigError, check_at_least, part
+import heddle.decoding.sampling as sampling
+from heddle.core import Positive, part, within
 from heddle.decoding.generation.decoders import DynamicDecoder, StaticDecoder, StepDecoder
 from heddle.decoding.generation.generation_config import GenerationConfig, Sampler, TokenChooser
 from heddle.decoding.generation.steps import StepStrategy
 from heddle.decoding.runtime import CaptureMode, Prefill
-from heddle.decoding.sampling import (
-    NEG_INF,
-    NO_TOKEN,
-    Logits,
-    NextTokens,
-    RowPosition,
-    apply_temperature,
-    check_logits,
-    greedy_tokens,
-    inverse_cdf,
-    min_p,
-    top_k,
-    top_p,
-    typical,
-    uniform,
-)
+from heddle.decoding.sampling import Logits, NextTokens, RowPosition
 from heddle.models.networks import AutoregressiveModel
 
 
@@ -56,8 +43,11 @@ class GreedySearch(TokenStrategy):
 
     def choose(self, logits: Logits, positions: Sequence[RowPosition]) -> NextTokens:
         """Return the most probable token of each row."""
-        check_logits(logits)
-        return greedy_tokens(logits)
+        sampling.check_logits(logits)
+        return sampling.greedy_tokens(logits)
+
+
+Mass = Annotated[float, within("more than 0 and at most 1", lambda share: 0 < share <= 1)]  # of probability
 
 
 @part("draw")
@@ -67,23 +57,12 @@ class MultinomialSampling(TokenStrategy, Sampler):
     The filters apply in the order temperature, top_k, top_p, min_p, typical; None is off.
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical: float | None = None
+    temperature: Annotated[float, within("above 0, to draw by", lambda temperature: 0 < temperature < math.inf)] = 1.0
+    top_k: Positive | None = None
+    top_p: Mass | None = None
+    min_p: Annotated[float, within("0 to 1", lambda share: 0 <= share <= 1)] | None = None
+    typical: Mass | None = None
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise ConfigError("temperature", want="above 0, to draw by", got=self.temperature)
-        check_at_least(1, top_k=self.top_k)
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ConfigError("top_p", want="more than 0 and at most 1", got=self.top_p)
-        if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise ConfigError("min_p", want="0 to 1", got=self.min_p)
-        if self.typical is not None and not 0 < self.typical <= 1:
-            raise ConfigError("typical", want="more than 0 and at most 1", got=self.typical)
 
     @property
     def sampler(self) -> Sampler:
@@ -91,11 +70,11 @@ class MultinomialSampling(TokenStrategy, Sampler):
 
     def choose(self, logits: Logits, positions: Sequence[RowPosition]) -> NextTokens:
         """Draw a token for each row."""
-        check_logits(logits)
+        sampling.check_logits(logits)
         numbers = [self.uniform(position) for position in positions]
         uniforms = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
-        ids = inverse_cdf(self.probabilities(logits), uniforms)
-        return ids.masked_fill(logits.amax(-1) == NEG_INF, NO_TOKEN)
+        ids = sampling.inverse_cdf(self.probabilities(logits), uniforms)
+        return ids.masked_fill(logits.amax(-1) == sampling.NEG_INF, sampling.NO_TOKEN)
 
     def probabilities(self, logits: Logits) -> Logits:
         """Return the probabilities after all filters."""
@@ -103,17 +82,17 @@ class MultinomialSampling(TokenStrategy, Sampler):
 
     def uniform(self, position: RowPosition, use: str = "next") -> float:
         """Return the random number of a position by the seed."""
-        return uniform(self.seed, position, use)
+        return sampling.uniform(self.seed, position, use)
 
     def filter_logits(self, logits: Logits) -> Logits:
         """Apply the filters that are on, in their order."""
-        logits = apply_temperature(logits, self.temperature)
+        logits = sampling.apply_temperature(logits, self.temperature)
         if self.top_k is not None:
-            logits = top_k(logits, self.top_k)
+            logits = sampling.top_k(logits, self.top_k)
         if self.top_p is not None:
-            logits = top_p(logits, self.top_p)
+            logits = sampling.top_p(logits, self.top_p)
         if self.min_p is not None:
-            logits = min_p(logits, self.min_p)
+            logits = sampling.min_p(logits, self.min_p)
         if self.typical is not None:
-            logits = typical(logits, self.typical)
+            logits = sampling.typical(logits, self.typical)
         return logits

@@ -19,9 +19,7 @@ from heddle.nn.state import KVCacheConfig, State
 
 Vectors = Float[Tensor, "batch width"]
 
-SPARE = (
-    128  # capacity for new tokens at first; it doubles when full, so that a large max_tokens costs nothing by itself
-)
+SPARE = 128  # capacity for new tokens at first; it doubles when full: a large max_tokens costs nothing by itself
 SLACK = 10  # new tokens that every row may have beyond `stretch` times its source
 
 
@@ -151,9 +149,8 @@ def prepare_prefill(
         wanted = [min(pair) for pair in zip(wanted, limits, strict=True)]
     last = None if model.max_length is None else model.max_length + 1
     ends = tuple(end if last is None else min(end, last) for end in wanted)
-    end_reasons = tuple(
-        FinishReason.LENGTH if end == limit else FinishReason.CONTEXT for end, limit in zip(ends, wanted, strict=True)
-    )
+    pairs = zip(ends, wanted, strict=True)
+    end_reasons = tuple(FinishReason.LENGTH if end == limit else FinishReason.CONTEXT for end, limit in pairs)
     return Prefill(prompts, sources, ends, end_reasons, options.chunk, options.cache, prefix_cache)
 
 

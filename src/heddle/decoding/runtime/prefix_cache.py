@@ -122,9 +122,8 @@ def common_prefixes(
     found: dict[tuple[tuple[int, ...] | None, tuple[int, ...]], None] = {}
     ordered = sorted(((None if source is None else tuple(source), tuple(ids)) for ids, source in rows), key=_sort_key)
     for (source, ids), (other, more) in itertools.pairwise(ordered):
-        common = _common_length(
-            *(np.asarray(row[:-1], dtype=np.int64) for row in (ids, more))
-        )  # the last token is always read
+        most = (np.asarray(row[:-1], dtype=np.int64) for row in (ids, more))  # the last token is always read
+        common = _common_length(*most)
         if source == other and common >= SHORTEST:
             found[source, ids[:common]] = None
     return [(list(ids), source) for source, ids in found]

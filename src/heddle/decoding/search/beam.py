@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import torch
 
+import heddle.decoding.runtime as runtime
 from heddle.core import ConfigError, UsageError, check_at_least, part
 from heddle.decoding.constraints import Constraint
 from heddle.decoding.generation import (
@@ -38,16 +39,6 @@ from heddle.decoding.generation import (
     all_samples,
     chosen_logprobs,
     process_logits,
-)
-from heddle.decoding.runtime import (
-    Deadline,
-    FinishReason,
-    Prefill,
-    Request,
-    eval_mode,
-    prepare_prefill,
-    read_all,
-    with_capacity,
 )
 from heddle.decoding.sampling import History, Logits
 from heddle.decoding.search.candidates import BeamCandidate, CandidatePool, StepScores, candidate_pools
@@ -154,7 +145,7 @@ class PromptSearch:
     search: BeamSearch
     config: GenerationConfig
     max_tokens: int  # new tokens that a sequence may have
-    end_reason: FinishReason  # why it may have no more
+    end_reason: runtime.FinishReason  # why it may have no more
     live: list[list[BeamNode]]
     new: int = 0  # new tokens of the live sequences
     ended: list[tuple[bool, float, Completion]] = field(default_factory=list)  # (cut off, -score), in order
@@ -163,7 +154,7 @@ class PromptSearch:
         """Grow by one token, given a pool for each group; return the parent of each live sequence."""
         self.new += 1
         if late and self.new < self.max_tokens:
-            self.max_tokens, self.end_reason = self.new, FinishReason.TIME
+            self.max_tokens, self.end_reason = self.new, runtime.FinishReason.TIME
         before, self.live = self.live, []
         parents, taken, first = list[int](), Counter[int](), 0
         for group, pool in zip(before, pools, strict=True):
@@ -197,17 +188,17 @@ class PromptSearch:
             if not finished and not last:
                 kept += [(parent, node)] if len(kept) < width else []
             elif rank < width:
-                self._end(node, FinishReason.STOP if finished else self.end_reason, coverage[parent])
+                self._end(node, runtime.FinishReason.STOP if finished else self.end_reason, coverage[parent])
         return kept
 
-    def _end(self, node: BeamNode, reason: FinishReason, coverage: float) -> None:
+    def _end(self, node: BeamNode, reason: runtime.FinishReason, coverage: float) -> None:
         """Insert a sequence into the list, if it is good enough; those cut off where they may not end come last."""
         ids = node.ids()
         if self.search.groups > 1 and any(other.ids == ids for _, _, other in self.ended):
             return  # an earlier group has found it
         score = self.search.rank(node.total, max(1, len(ids))) + coverage
         completion = Completion(ids, reason, logprob=node.logprob, score=score)
-        entry = reason is not FinishReason.STOP and self._cut_off(node), -score, completion
+        entry = reason is not runtime.FinishReason.STOP and self._cut_off(node), -score, completion
         bisect.insort(self.ended, entry, key=lambda e: e[:2])
         del self.ended[self.config.samples :]
 
@@ -220,7 +211,7 @@ class PromptSearch:
         """End sequences that no token may follow, since there are no others."""
         for node, penalty in zip(nodes, coverage, strict=True):
             finished = node.constraint is not None and node.constraint.finished
-            self._end(node, FinishReason.STOP if finished else FinishReason.STUCK, penalty)
+            self._end(node, runtime.FinishReason.STOP if finished else runtime.FinishReason.STUCK, penalty)
 
     @property
     def rewards(self) -> bool:
@@ -250,7 +241,7 @@ class BeamBatch:
     """The live sequences of all prompts side by side: their state, history and coverage."""
 
     def __init__(
-        self, job: GenerationJob, search: BeamSearch, prefill: Prefill, recorder: AttentionRecorder | None
+        self, job: GenerationJob, search: BeamSearch, prefill: runtime.Prefill, recorder: AttentionRecorder | None
     ) -> None:
         self.model, self.config, self.search = job.model, job.config, search
         self.prefill, self.recorder = prefill, recorder
@@ -289,7 +280,7 @@ class BeamBatch:
         state = self.state.select(rows) if owners != self.owners else _reorder(self.state, rows)
         picked, newest = torch.tensor(rows, device=device), torch.tensor(ids, device=device)
         length = new + max(len(self.prefill.prompts[owner]) for owner in owners)
-        state = with_capacity(self.model, state, length, self.prefill.max_length)
+        state = runtime.with_capacity(self.model, state, length, self.prefill.max_length)
         vectors, self.state = self.model.step(newest[:, None], state)
         self.logits = self.model.head.logits(vectors[:, -1])
         self.owners = owners
@@ -310,18 +301,18 @@ def _reorder(state: State, rows: list[int]) -> State:
 @torch.inference_mode()
 def _search(job: GenerationJob, search: BeamSearch) -> list[list[Completion]]:
     """Return the best `samples` sequences of each request, best first; fewer only where no more were found."""
-    config, deadline = job.config, Deadline.after(job.config.seconds)
+    config, deadline = job.config, runtime.Deadline.after(job.config.seconds)
     if not job.requests:
         return []
     covering = bool(search.coverage)  # counts the attention of all tokens, so none may come from a cache
-    prefill = prepare_prefill(job.model, job.requests, config.prefill, None if covering else job.prefix_cache)
+    prefill = runtime.prepare_prefill(job.model, job.requests, config.prefill, None if covering else job.prefix_cache)
     ends = zip(prefill.prompts, prefill.ends, prefill.end_reasons, job.requests, strict=True)
     searches = [
         PromptSearch(search, config, end - len(prompt), reason, [[BeamNode(constraint=r.constraint)]] * search.groups)
         for prompt, end, reason, r in ends
     ]
     recording = record_attention(job.model) if covering else contextlib.nullcontext()
-    with eval_mode(job.model), recording as recorder:
+    with runtime.eval_mode(job.model), recording as recorder:
         batch = BeamBatch(job, search, prefill, recorder)
         alive = dict(enumerate(searches))
         while alive:
@@ -350,18 +341,17 @@ def _grow(searches: dict[int, PromptSearch], batch: BeamBatch, late: bool) -> di
 
 @torch.inference_mode()
 def _compute_logprobs(
-    model: AutoregressiveModel, found: Sequence[tuple[Request, Sequence[int]]], config: GenerationConfig
+    model: AutoregressiveModel, found: Sequence[tuple[runtime.Request, Sequence[int]]], config: GenerationConfig
 ) -> list[list[TokenLogprobs]]:
     """Return the log-probabilities of all new ids of each request, read once more in parallel."""
-    prefill = prepare_prefill(model, [request for request, _ in found], config.prefill)
+    prefill = runtime.prepare_prefill(model, [request for request, _ in found], config.prefill)
     rows = [[*prompt, *ids[:-1]] for prompt, (_, ids) in zip(prefill.prompts, found, strict=True)]
     computed = []
-    with eval_mode(model):
-        vectors, _, _ = read_all(model, prefill, rows)
+    with runtime.eval_mode(model):
+        vectors, _, _ = runtime.read_all(model, prefill, rows)
         for row, prompt, (_, ids) in zip(vectors, prefill.prompts, found, strict=True):
             logits = model.head.logits(row[len(prompt) - 1 : len(prompt) - 1 + len(ids)])
-            each = chosen_logprobs(
-                logits, torch.tensor(ids, dtype=torch.long, device=logits.device), config.alternatives
-            )
+            chosen = torch.tensor(ids, dtype=torch.long, device=logits.device)
+            each = chosen_logprobs(logits, chosen, config.alternatives)
             computed.append([one for one in each if one is not None])
     return computed

@@ -47,11 +47,8 @@ class AttentionRecorder:
 @contextlib.contextmanager
 def record_attention(model: AutoregressiveModel) -> Iterator[AttentionRecorder]:
     """Record the attention of every layer that attends to the source; refuse a model without one."""
-    branches = [
-        branch
-        for branch in model.decoder_tower.modules()
-        if isinstance(branch, Branch) and any(_attending(branch.part, None))
-    ]
+    branches = [one for one in model.decoder_tower.modules() if isinstance(one, Branch)]
+    branches = [branch for branch in branches if any(_attending(branch.part, None))]
     if not branches:
         raise UsageError("coverage: want a model whose decoder attends to its source, and this one does not")
     recorder = AttentionRecorder()

@@ -180,8 +180,7 @@ def weighted(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
         kept = edit_blocks(lambda b: replace(b, branches=tuple(x for x in b.branches if x.part != channel)))(tower)
         own = swap(AttentionConfig, lambda a: BranchedAttentionConfig(attention=a, channel=channel, shares=CLIPPED))
         cross = swap(
-            CrossAttentionConfig,
-            lambda a: BranchedCrossAttentionConfig(attention=a, channel=channel, shares=CLIPPED),
+            CrossAttentionConfig, lambda a: BranchedCrossAttentionConfig(attention=a, channel=channel, shares=CLIPPED)
         )
         return cross(own(kept))
 

@@ -195,10 +195,7 @@ SANE: dict[str, tuple[Edit, str]] = {
         "the gate with a tanh candidate",
     ),
     "lightweight-convolution-heads": (
-        compose(
-            lightweight_convolution,
-            swap(LightweightConvolutionConfig, lambda m: replace(m, heads=2)),
-        ),
+        compose(lightweight_convolution, swap(LightweightConvolutionConfig, lambda m: replace(m, heads=2))),
         "two tied filters, as the settings specify",
     ),
 }

@@ -45,9 +45,8 @@ class EncoderDecoderConfig(NetworkConfig):
         if not isinstance(self.tap, LastLayerConfig) and shares_layers(self.decoder.plan):
             raise ConfigError("tap", want="last, for a looped decoder has one layer", got=self.tap.kind)
         if not isinstance(self.tap, LastLayerConfig) and find(self.encoder.plan, PoolConfig):
-            raise ConfigError(
-                "tap", want="last, for an encoder that pools has layers of unequal length", got=self.tap.kind
-            )
+            want = "last, for an encoder that pools has layers of unequal length"
+            raise ConfigError("tap", want=want, got=self.tap.kind)
 
     def build(self, seed: int = 0) -> "EncoderDecoder":
         return EncoderDecoder(self, seed)
@@ -109,9 +108,8 @@ class EncoderDecoder(AutoregressiveModel):
         if memory is None:
             raise UsageError("an encoder-decoder needs a source: give the context a memory, made by `encode`")
         if ctx.documents is not None and self.bridge.starts_state:
-            raise UsageError(
-                "the bridge initialises the decoder's state from one source: want one document a row, got several"
-            )
+            want = "want one document a row, got several"
+            raise UsageError(f"the bridge initialises the decoder's state from one source: {want}")
         if ctx.state is None and self.bridge.starts_state:
             ctx = dataclasses.replace(ctx, state=self.initial_state(memory, inputs.shape[1]))
         return self.decoder.run_tower(inputs, ctx, self.compute, feed=lambda x: self.bridge.feed(x, memory))

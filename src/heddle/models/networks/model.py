@@ -135,9 +135,8 @@ class Model(Module, ABC):
         except AttributeError as error:
             raise ConfigError("ties", want="names of two parameters", got=str(error)) from None
         if given.shape != kept.shape:
-            raise ConfigError(
-                "ties", want=f"{tie.share} shaped as {tie.of}, {tuple(kept.shape)}", got=tuple(given.shape)
-            )
+            want = f"{tie.share} shaped as {tie.of}, {tuple(kept.shape)}"
+            raise ConfigError("ties", want=want, got=tuple(given.shape))
         _share(self, tie.share, tie.of)
 
     def clear(self) -> None:

@@ -116,6 +116,5 @@ def _check_values(plan: PlanConfig, headed: list[SelfAttentionConfig], width: in
         raise ConfigError("values", want="own, in layers that a loop runs several times", got="first")
     counts = sorted({(one.kv_heads or one.heads) * one.head_width_at(width) for one in mixing})
     if len(counts) > 1:
-        raise ConfigError(
-            "values", want="the same kv_heads in all layers that use the first layer's values", got=counts
-        )
+        want = "the same kv_heads in all layers that use the first layer's values"
+        raise ConfigError("values", want=want, got=counts)

@@ -52,9 +52,8 @@ def gpt2(
     layers: int = 12, width: int = 768, heads: int = 12, vocab: int = 50257, context: int = 1024, dropout: float = 0.0
 ) -> LanguageModelConfig:
     """GPT-2 (Radford et al. 2019): pre-norm, learned positions, GELU, biases everywhere, tied weights."""
-    attention = AttentionConfig(
-        heads=heads, projections=ProjectionsConfig(bias=True, output_bias=True), dropout=dropout
-    )
+    biased = ProjectionsConfig(bias=True, output_bias=True)
+    attention = AttentionConfig(heads=heads, projections=biased, dropout=dropout)
     channel = FeedForwardConfig(activation="gelu_tanh", bias=True)
     return LanguageModelConfig(
         vocab=vocab,

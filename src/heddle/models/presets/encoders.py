@@ -162,9 +162,8 @@ def masked(config: EncoderConfig) -> EncoderConfig:
 
 def pre_training(config: EncoderConfig) -> EncoderConfig:
     """Return an encoder with both heads of BERT's pre-training: masked tokens and next sentence."""
-    return _with_outputs(
-        config, config.pooling or DenseFirstTokenConfig(), _masked_token(config), NextSentenceOutputConfig()
-    )
+    pooling = config.pooling or DenseFirstTokenConfig()
+    return _with_outputs(config, pooling, _masked_token(config), NextSentenceOutputConfig())
 
 
 def _with_outputs(config: EncoderConfig, pooling: PoolingConfig | None, *outputs: OutputConfig) -> EncoderConfig:

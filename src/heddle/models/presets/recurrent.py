@@ -66,12 +66,7 @@ def lstm_lm(
 
 
 def awd_lstm(
-    layers: int = 3,
-    width: int = 400,
-    hidden: int = 1150,
-    vocab: int = 10_000,
-    context: int = 70,
-    dropout: float = 0.4,
+    layers: int = 3, width: int = 400, hidden: int = 1150, vocab: int = 10_000, context: int = 70, dropout: float = 0.4
 ) -> LanguageModelConfig:
     """AWD-LSTM (Merity et al. 2017): DropConnect, word and row dropout, AR and TAR; `dropout` scales them all."""
     check_at_least(1, layers=layers)
@@ -82,12 +77,7 @@ def awd_lstm(
 
 
 def mogrifier_lm(
-    layers: int = 2,
-    width: int = 400,
-    hidden: int = 1150,
-    vocab: int = 10_000,
-    context: int = 70,
-    dropout: float = 0.4,
+    layers: int = 2, width: int = 400, hidden: int = 1150, vocab: int = 10_000, context: int = 70, dropout: float = 0.4
 ) -> LanguageModelConfig:
     """Mogrifier LSTM (Melis et al. 2020) of five rounds of low rank, regularised like the AWD-LSTM."""
     check_at_least(1, layers=layers)
@@ -97,12 +87,7 @@ def mogrifier_lm(
 
 
 def qrnn_lm(
-    layers: int = 4,
-    width: int = 400,
-    hidden: int = 1550,
-    vocab: int = 10_000,
-    context: int = 70,
-    dropout: float = 0.4,
+    layers: int = 4, width: int = 400, hidden: int = 1550, vocab: int = 10_000, context: int = 70, dropout: float = 0.4
 ) -> LanguageModelConfig:
     """QRNN language model (Bradbury et al. 2016; Merity et al. 2018), regularised like the AWD-LSTM."""
     check_at_least(1, layers=layers)

@@ -7,26 +7,15 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, nearest, override, part, replace
+from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, override, part, replace
 from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
+from heddle.models.presets import transformers
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
 from heddle.models.presets.encoders import albert, bert, distilbert, masked, pre_training, roberta, vit
 from heddle.models.presets.mixture_of_experts import mixtral, switch
 from heddle.models.presets.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
 from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
-from heddle.models.presets.transformers import (
-    bart,
-    gpt,
-    gpt3,
-    marian,
-    mistral,
-    qwen3,
-    t5,
-    t5_1_1,
-    transformer,
-    transformer_pre_norm,
-)
 
 DERIVED_SIZES = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_width")}
 
@@ -55,9 +44,7 @@ class Preset:
         """Return the model's config with some options changed."""
         for name in options:
             if name not in self.option_names:
-                raise ConfigError(
-                    name, want=f"one of {', '.join(self.option_names)}", got=name, near=nearest(name, self.option_names)
-                )
+                raise ConfigError.unknown(name, name, self.option_names)
         hints = typing.get_type_hints(self.make)
         options = {name: decode_value(hints[name], _number(value), name) for name, value in options.items()}
         # a size that is derived from another is dropped when that one changes
@@ -72,7 +59,7 @@ def _llama(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Pre
 
 def _qwen3(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Preset:
     sizes = {"layers": layers, "width": width, "heads": heads, "hidden": hidden}
-    return Preset(qwen3, sizes | {"kv_heads": 8, "head_width": 128} | more)
+    return Preset(transformers.qwen3, sizes | {"kv_heads": 8, "head_width": 128} | more)
 
 
 LLAMA3 = {"vocab": 128_256, "context": 8192, "base": 500_000.0, "kv_heads": 8}
@@ -140,25 +127,27 @@ PRESETS |= {
 
 
 PRESETS |= {
-    "transformer_base": Preset(transformer),
-    "transformer_big": Preset(transformer, {"width": 1024, "heads": 16, "hidden": 4096, "dropout": 0.3}),
-    "transformer_pre_norm": Preset(transformer_pre_norm),
-    "gpt": Preset(gpt),
-    "gpt3-175b": Preset(gpt3),
-    "mistral-7b": Preset(mistral, {"kv_heads": 8, "hidden": 14_336}),
+    "transformer_base": Preset(transformers.transformer),
+    "transformer_big": Preset(transformers.transformer, {"width": 1024, "heads": 16, "hidden": 4096, "dropout": 0.3}),
+    "transformer_pre_norm": Preset(transformers.transformer_pre_norm),
+    "gpt": Preset(transformers.gpt),
+    "gpt3-175b": Preset(transformers.gpt3),
+    "mistral-7b": Preset(transformers.mistral, {"kv_heads": 8, "hidden": 14_336}),
     "qwen3-0.6b": _qwen3(28, 1024, 16, 3072),
     "qwen3-1.7b": _qwen3(28, 2048, 16, 6144),
     "qwen3-4b": _qwen3(36, 2560, 32, 9728),
     "qwen3-8b": _qwen3(36, 4096, 32, 12_288, tied=False),
-    "t5-small": Preset(t5, {"layers": 6, "width": 512, "heads": 8, "head_width": 64}),
-    "t5-base": Preset(t5),
-    "t5-large": Preset(t5, {"layers": 24, "width": 1024, "heads": 16}),
-    "t5.1.1-small": Preset(t5_1_1, {"layers": 8, "width": 512, "heads": 6, "head_width": 64, "hidden": 1024}),
-    "t5.1.1-base": Preset(t5_1_1),
-    "t5.1.1-large": Preset(t5_1_1, {"layers": 24, "width": 1024, "heads": 16, "hidden": 2816}),
-    "bart-base": Preset(bart),
-    "bart-large": Preset(bart, {"layers": 12, "width": 1024, "heads": 16}),
-    "marian": Preset(marian),
+    "t5-small": Preset(transformers.t5, {"layers": 6, "width": 512, "heads": 8, "head_width": 64}),
+    "t5-base": Preset(transformers.t5),
+    "t5-large": Preset(transformers.t5, {"layers": 24, "width": 1024, "heads": 16}),
+    "t5.1.1-small": Preset(
+        transformers.t5_1_1, {"layers": 8, "width": 512, "heads": 6, "head_width": 64, "hidden": 1024}
+    ),
+    "t5.1.1-base": Preset(transformers.t5_1_1),
+    "t5.1.1-large": Preset(transformers.t5_1_1, {"layers": 24, "width": 1024, "heads": 16, "hidden": 2816}),
+    "bart-base": Preset(transformers.bart),
+    "bart-large": Preset(transformers.bart, {"layers": 12, "width": 1024, "heads": 16}),
+    "marian": Preset(transformers.marian),
 }
 
 PRESETS |= {
@@ -223,9 +212,7 @@ class PresetConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         if self.name not in PRESETS:
-            raise ConfigError(
-                "name", want=f"one of {', '.join(PRESETS)}", got=self.name, near=nearest(self.name, PRESETS)
-            )
+            raise ConfigError.unknown("name", self.name, PRESETS)
         if twice := self.dials.keys() & (fields_of(self).keys() - {"dials", "edits"}):
             raise ConfigError(f"dials.{min(twice)}", want=f"the field {min(twice)} itself", got=self.dials[min(twice)])
         if self.dials or self.edits:
@@ -243,7 +230,7 @@ class PresetConfig(ModelConfig):
         options, key = preset(self.name).option_names, path.partition(".")[0]
         known = dict.fromkeys((*options, *fields_of(self.expand())))
         if key not in known:
-            raise ConfigError(key, want=f"one of {', '.join(known)}", got=key, near=nearest(key, known))
+            raise ConfigError.unknown(key, key, known)
         if path in options:
             return replace(self, dials=self.dials | {path: value})
         earlier = {p: v for p, v in self.edits.items() if p != path and not p.startswith(f"{path}.")}

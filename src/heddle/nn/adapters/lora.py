@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, check_at_least, check_share, nearest, part
+from heddle.core import Config, ConfigError, Positive, Share, nearest, part
 from heddle.nn.base import Adapter, InitialValues, Linear, Role, upcast
 from heddle.nn.channels import GroupedLinear, Groups, grouped_gemm
 from heddle.nn.stack import Block
@@ -43,16 +43,15 @@ class AdapterConfig(Config, ABC):
 class LoraConfig(AdapterConfig):
     """LoRA: add the product of two low-rank matrices, one of them initially zero (Hu et al. 2021)."""
 
-    rank: int = 8
+    rank: Positive = 8
     alpha: float = 16.0
     scaling: Literal["rank", "root"] = "rank"  # alpha / rank, or alpha / sqrt(rank): rsLoRA (Kalajdzievski 2023)
-    dropout: float = 0.0  # of the input
+    dropout: Share = 0.0  # of the input
     targets: tuple[str, ...] | None = None  # names of linear maps or ends of their paths; None: attention, feed-forward
     layers: tuple[int, ...] | None = None  # counted from 0, in each tower; None: all
 
     def __post_init__(self) -> None:
-        check_at_least(1, rank=self.rank)
-        check_share(dropout=self.dropout)
+        super().__post_init__()
         if self.targets == () or self.layers == ():
             field = "targets" if self.targets == () else "layers"
             raise ConfigError(field, want="at least one, or null for all", got=[])

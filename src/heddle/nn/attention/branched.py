@@ -128,9 +128,8 @@ def _branch(
 
 def _check(attention: AttentionConfig | CrossAttentionConfig) -> None:
     if attention.projections.output_bias:
-        raise ConfigError(
-            "attention.projections.output_bias", want="false, for branches have no output projection", got=True
-        )
+        field = "attention.projections.output_bias"
+        raise ConfigError(field, want="false, for branches have no output projection", got=True)
 
 
 @part("branched_attention")

@@ -58,9 +58,8 @@ def explain_backend(part: AttentionPart, position: Position, sight: Sight, where
     inputs, learning = _inputs(part, where.context(sight, position), where), where.phase != "decoding"
     if isinstance(score, GeneralScore):
         score, inputs = score.dot, dataclasses.replace(inputs, sliding_window=None, cache_lengths=None)
-    call = AttentionCall(
-        score, inputs, part.dropout if learning else 0.0, where.device, compiling=learning and where.device == "cuda"
-    )
+    compiling = learning and where.device == "cuda"
+    call = AttentionCall(score, inputs, part.dropout if learning else 0.0, where.device, compiling)
     return choose_backend(call)
 
 
@@ -77,9 +76,8 @@ def _inputs(part: AttentionPart, ctx: Context, where: Situation) -> AttentionInp
             (1, part.latent_width, part.latent_width) if one else (part.heads, part.widths.key, part.widths.value)
         )
         query = where.empty(1, part.heads, queries, width + rotary)
-        return part.inputs_from(
-            query, where.empty(1, heads, keys, width + rotary), where.empty(1, heads, keys, value_width), ctx
-        )
+        key, value = (where.empty(1, heads, keys, size) for size in (width + rotary, value_width))
+        return part.inputs_from(query, key, value, ctx)
     assert isinstance(part, MultiHeadAttention)
     key = where.empty(1, part.kv_heads, keys, part.head_width)
     allowed = torch.ones(1, 1, 1, keys, dtype=torch.bool, device="meta")  # sources of unlike length are padded

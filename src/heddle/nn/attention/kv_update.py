@@ -41,9 +41,7 @@ def update_kv_cache(
     cache = slot if isinstance(slot, KVCache) else KVCache.allocate(new, state.capacity, ring, state.cache)
     steps = query_steps(ctx, length, new[0].device)
     keep = _tokens_to_keep(steps, ctx, ring)
-    if (
-        cache is not slot and length <= state.capacity
-    ):  # prefill: tokens attend to each other only, not to unused capacity
+    if cache is not slot and length <= state.capacity:  # prefill: tokens attend to each other, not to unused capacity
         cache.write(new, steps, keep)
         causal = ctx if ctx.bias is not None else dataclasses.replace(ctx, allowed=None)  # causality is the mask
         return CachedKeyValues(new, _map_key_axis(causal, lambda per_key: per_key[..., :length]), cache)
@@ -52,9 +50,8 @@ def update_kv_cache(
         return CachedKeyValues(cache.read(), ctx, cache)
     if length <= 1 + ring.slack:  # no new token overwrites one that is in a query's window
         cache.write(new, steps, keep)
-        return CachedKeyValues(
-            cache.read(), _context_at(ctx, ring.steps(_lengths_after(ctx, length), cache.places), length), cache
-        )
+        after = ring.steps(_lengths_after(ctx, length), cache.places)
+        return CachedKeyValues(cache.read(), _context_at(ctx, after, length), cache)
     key_steps = torch.cat((ring.steps(state.lengths, cache.places), steps.expand(len(state.lengths), -1)), dim=1)
     tensors = tuple(torch.cat(pair, dim=2) for pair in zip(cache.read(), new, strict=True))
     cache.write(new, steps, keep)

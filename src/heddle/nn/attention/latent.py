@@ -7,7 +7,7 @@ computed from the latent vector.
 import torch
 from torch import Tensor, nn
 
-from heddle.core import Config, ConfigError, check_at_least, check_share, part, settings
+from heddle.core import Config, ConfigError, Positive, Share, part, settings
 from heddle.core.shapes import Float, Stream
 from heddle.nn.attention.backends import AttentionInputs
 from heddle.nn.attention.kv_update import update_kv_cache
@@ -23,12 +23,9 @@ from heddle.nn.state import KVCache
 class LatentWidthsConfig(Config):
     """The widths of one head."""
 
-    key: int  # of the part of a key without rotary embedding
-    rotary: int  # of the part with rotary embedding
-    value: int
-
-    def __post_init__(self) -> None:
-        check_at_least(1, key=self.key, rotary=self.rotary, value=self.value)
+    key: Positive  # of the part of a key without rotary embedding
+    rotary: Positive  # of the part with rotary embedding
+    value: Positive
 
 
 @part("latent_attention")
@@ -37,18 +34,17 @@ class LatentAttentionConfig(SelfAttentionConfig):
 
     accepts = frozenset({"stream", "rotation", "bias"})
 
-    heads: int
-    latent: int  # width of the cached vector
+    heads: Positive
+    latent: Positive  # width of the cached vector
     widths: LatentWidthsConfig
-    query_latent: int | None = None  # width of the low-rank query projection; None: one matrix
+    query_latent: Positive | None = None  # width of the low-rank query projection; None: one matrix
     projections: ProjectionsConfig = ProjectionsConfig(norm=RMSNormConfig())  # bias: of the projections from the stream
     scale: float | None = None  # of the scores; None: 1 / sqrt(key + rotary)
     mask: MaskConfig = FullMaskConfig()
-    dropout: float = 0.0  # of the weights
+    dropout: Share = 0.0  # of the weights
 
     def __post_init__(self) -> None:
-        check_at_least(1, heads=self.heads, latent=self.latent, query_latent=self.query_latent)
-        check_share(dropout=self.dropout)
+        super().__post_init__()
         across = self.projections.across
         if not isinstance(across, NoNormConfig):
             raise ConfigError("projections.across", want="none, for `norm` is of whole latents", got=across.kind)
@@ -79,9 +75,8 @@ class LatentAttention(AttentionPart):
         self.turned = Linear(width, self.widths.rotary, bias=bias)
         self.key = Linear(config.latent, self.heads * self.widths.key)
         self.value = Linear(config.latent, self.heads * self.widths.value)
-        self.output = Linear(
-            self.heads * self.widths.value, width, bias=config.projections.output_bias, role=Role.INTO_STREAM
-        )
+        inner, bias = self.heads * self.widths.value, config.projections.output_bias
+        self.output = Linear(inner, width, bias=bias, role=Role.INTO_STREAM)
         self.score = DotScoreConfig(scale=config.scale).build(self.heads, self.widths.key + self.widths.rotary)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
@@ -119,9 +114,8 @@ class LatentAttention(AttentionPart):
 
     def expand_latent(self, latent: PerHead, rotary: PerHead) -> tuple[PerHead, PerHead]:
         """Return every head's keys and values (up-projection)."""
-        key, value = (
-            linear(latent[:, 0]).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.key, self.value)
-        )
+        projected = (linear(latent[:, 0]) for linear in (self.key, self.value))
+        key, value = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in projected)
         return torch.cat((key, rotary.expand(-1, self.heads, -1, -1)), dim=-1), value
 
     def absorb(self, query: PerHead) -> PerHead:

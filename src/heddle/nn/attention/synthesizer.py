@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, UsageError, check_at_least, check_share, part
+from heddle.core import Config, Positive, Share, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.attention.kv_update import require_state, update_kv_cache
 from heddle.nn.attention.projections import head_width_for
@@ -98,15 +98,11 @@ class SynthesizerConfig(SelfAttentionConfig):
 
     accepts = frozenset({"stream", "bias"})
 
-    heads: int
-    head_width: int | None = None  # None: width / heads
+    heads: Positive
+    head_width: Positive | None = None  # None: width / heads
     pattern: PatternConfig = RandomPatternConfig()
     blend: BlendConfig = AloneConfig()
-    dropout: float = 0.0  # of the weights
-
-    def __post_init__(self) -> None:
-        check_at_least(1, heads=self.heads, head_width=self.head_width)
-        check_share(dropout=self.dropout)
+    dropout: Share = 0.0  # of the weights
 
     def head_width_at(self, width: int) -> int:
         """Return each head's width in a stream of this width."""
@@ -160,9 +156,8 @@ class Synthesizer(Stateful):
     def attention_weights(self, x: Stream, ctx: Context) -> SynthesizedScores:
         """Return the attention weights, [batch, heads, query, key]."""
         length = x.shape[1]
-        return self.softmax_weights(
-            x, self.value_and_key(x), QueryKeyPositions(ctx.positions, ctx.positions, (length, length)), ctx
-        )
+        positions = QueryKeyPositions(ctx.positions, ctx.positions, (length, length))
+        return self.softmax_weights(x, self.value_and_key(x), positions, ctx)
 
     def attend(
         self, x: Stream, value_and_key: tuple[CachedHeads, ...], positions: QueryKeyPositions, ctx: Context

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, check_at_least, part
+from heddle.core import Config, Positive, part, settings
 from heddle.nn.base import InitialValues, Module, Role
 
 SynthesizedScores = Float[Tensor, "#batch heads query key"]
@@ -80,21 +80,15 @@ class RandomPattern(Pattern):
         return positions.columns(positions.rows(self.table))
 
 
-@part("factorized")
-class FactorizedPatternConfig(PatternConfig):
-    """Learn a score for every pair of positions as a product of low rank."""
+@settings
+class LowRankPatternConfig(PatternConfig):
+    """Scores from two tables of low rank."""
 
-    rank: int = 16
-
-    def __post_init__(self) -> None:
-        check_at_least(1, rank=self.rank)
-
-    def build(self, heads: int, head_width: int, context: int) -> Pattern:
-        return FactorizedPattern(heads, context, self.rank)
+    rank: Positive = 16
 
 
-class FactorizedPattern(Pattern):
-    """sum over ranks of left[query] * right[key]."""
+class LowRankPattern(Pattern, ABC):
+    """What both patterns of low rank share: two tables."""
 
     roles = {"left": Role.EMBEDDING, "right": Role.EMBEDDING}
 
@@ -104,35 +98,33 @@ class FactorizedPattern(Pattern):
         self.right = nn.Parameter(torch.empty(heads, context, rank))
         values = _uniform(rank * heads, rank * context)
         self.initial_values = {"left": values, "right": values}
+
+
+@part("factorized")
+class FactorizedPatternConfig(LowRankPatternConfig):
+    """Learn a score for every pair of positions as a product of low rank."""
+
+    def build(self, heads: int, head_width: int, context: int) -> Pattern:
+        return FactorizedPattern(heads, context, self.rank)
+
+
+class FactorizedPattern(LowRankPattern):
+    """sum over ranks of left[query] * right[key]."""
 
     def forward(self, query: Heads | None, positions: QueryKeyPositions) -> SynthesizedScores:
         return positions.columns(positions.rows(self.left) @ self.right.transpose(1, 2))
 
 
 @part("constant")
-class ConstantPatternConfig(PatternConfig):
+class ConstantPatternConfig(LowRankPatternConfig):
     """Learn one score for each key, equal for all queries: what Narang et al. ran as their factorized form."""
-
-    rank: int = 16
-
-    def __post_init__(self) -> None:
-        check_at_least(1, rank=self.rank)
 
     def build(self, heads: int, head_width: int, context: int) -> Pattern:
         return ConstantPattern(heads, context, self.rank)
 
 
-class ConstantPattern(Pattern):
+class ConstantPattern(LowRankPattern):
     """sum over ranks of left[key] * right[key]."""
-
-    roles = {"left": Role.EMBEDDING, "right": Role.EMBEDDING}
-
-    def __init__(self, heads: int, context: int, rank: int) -> None:
-        super().__init__()
-        self.left = nn.Parameter(torch.empty(heads, context, rank))
-        self.right = nn.Parameter(torch.empty(heads, context, rank))
-        values = _uniform(rank * heads, rank * context)
-        self.initial_values = {"left": values, "right": values}
 
     def forward(self, query: Heads | None, positions: QueryKeyPositions) -> SynthesizedScores:
         scores = (self.left * self.right).sum(-1)[None, :, None]

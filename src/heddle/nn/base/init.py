@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Container
 from dataclasses import dataclass
 
 import torch
@@ -128,9 +128,7 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
     return {name: roles[name] for name in names}
 
 
-def initialise(
-    model: nn.Module, config: InitConfig, depth: int, seed: int, only: Collection[str] | None = None
-) -> None:
+def initialise(model: nn.Module, config: InitConfig, depth: int, seed: int, only: Container[str] | None = None) -> None:
     """Initialise every parameter, or only some by name, in place."""
     parameters, own = dict(model.named_parameters()), _declared_values(model)
     for name, role in roles_of(model).items():

@@ -109,9 +109,7 @@ class FusedLinear(Module):
         """Return the fused matrix; None where gradients are needed or the matrices no longer are slices of it."""
         if torch.is_grad_enabled():
             return None
-        return (
-            fused if torch.compiler.is_compiling() or self._is_current(fused) else None
-        )  # compilers call `fuse` first
+        return fused if torch.compiler.is_compiling() or self._is_current(fused) else None  # compilers `fuse` first
 
     def bias(self) -> Tensor | None:
         """Return all biases as one; either all layers have one or none has."""

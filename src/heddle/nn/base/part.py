@@ -28,9 +28,7 @@ class Role(StrEnum):
     HEAD = "head"
     GAIN = "gain"  # starts at one
     BIAS = "bias"  # starts at zero
-    ROUTER_BIAS = (
-        "favour"  # starts at zero; moved by plain gradient descent at its own learning rate, without a schedule
-    )
+    ROUTER_BIAS = "favour"  # starts at zero; moved by plain gradient descent at its own, constant learning rate
 
 
 MATRIX_ROLES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}

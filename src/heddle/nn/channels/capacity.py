@@ -1,14 +1,14 @@
 """Expert capacity: how many tokens an expert takes (Lepikhin et al. 2020; Fedus et al. 2021; Gale et al. 2022)."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.core import Config, Positive, part, within
 
 
 class CapacityConfig(Config, ABC):
@@ -58,22 +58,16 @@ class DroplessConfig(CapacityConfig):
         return experts
 
 
-def _check_factor(factor: float) -> None:
-    if factor <= 0:
-        raise ConfigError("factor", want="above 0", got=factor)
+CapacityFactor = Annotated[float, within("above 0", lambda factor: factor > 0)]
 
 
 @part("factor")
 class FactorConfig(CapacityConfig):
     """Capacity factor: a multiple of the even share of a group of tokens (Lepikhin et al. 2020; Fedus et al. 2021)."""
 
-    factor: float = 1.25
-    group: int = 1024  # tokens; the last group may be smaller
-    least: int = 4  # tokens
-
-    def __post_init__(self) -> None:
-        check_at_least(1, group=self.group, least=self.least)
-        _check_factor(self.factor)
+    factor: CapacityFactor = 1.25
+    group: Positive = 1024  # tokens; the last group may be smaller
+    least: Positive = 4  # tokens
 
     def groups(self, tokens: int) -> int:
         return max(1, -(-tokens // self.group))
@@ -86,14 +80,10 @@ class FactorConfig(CapacityConfig):
 class NarangFactorConfig(CapacityConfig):
     """Capacity factor over equal groups, a multiple of the number of chips, as Narang et al. (2021) ran it."""
 
-    factor: float = 1.25
-    group: int = 1024
-    least: int = 4
-    multiple: int = 8
-
-    def __post_init__(self) -> None:
-        check_at_least(1, group=self.group, least=self.least, multiple=self.multiple)
-        _check_factor(self.factor)
+    factor: CapacityFactor = 1.25
+    group: Positive = 1024
+    least: Positive = 4
+    multiple: Positive = 8
 
     def groups(self, tokens: int) -> int:
         fewest = max(1, -(-tokens // self.group))
@@ -118,10 +108,7 @@ class RowPlacesConfig(CapacityConfig):
     depends_on_batch = False
     in_eval = True
 
-    most: int = 64
-
-    def __post_init__(self) -> None:
-        check_at_least(1, most=self.most)
+    most: Positive = 64
 
     def groups(self, tokens: int) -> int:
         return 1

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from heddle.core import check_at_least, part
+from heddle.core import Positive, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import ChannelConfig, Context, FusedLinear, Linear, Part, Place, Role
-from heddle.nn.layers import activation
+from heddle.nn.layers import ActivationName, activation
 
 
 class FeedForwardFamily(ChannelConfig):
@@ -17,13 +17,9 @@ class FeedForwardFamily(ChannelConfig):
 class FeedForwardConfig(FeedForwardFamily):
     """Feed-forward network: up-projection, activation, down-projection."""
 
-    hidden: int | None = None  # None: four times the width
-    activation: str = "relu"
+    hidden: Positive | None = None  # None: four times the width
+    activation: ActivationName = "relu"
     bias: bool = False
-
-    def __post_init__(self) -> None:
-        check_at_least(1, hidden=self.hidden)
-        activation(self.activation)
 
     def build(self, width: int, place: Place) -> Part:
         return FeedForward(width, self)
@@ -47,13 +43,9 @@ class FeedForward(Part):
 class GatedFeedForwardConfig(FeedForwardFamily):
     """Gated linear unit: GLU, GEGLU, ReGLU or SwiGLU, by the activation of the gate (Shazeer 2020)."""
 
-    hidden: int | None = None  # None: 8/3 of the width, rounded to 64: as many weights as the plain form
-    activation: str = "swish"
+    hidden: Positive | None = None  # None: 8/3 of the width, rounded to 64: as many weights as the plain form
+    activation: ActivationName = "swish"
     bias: bool = False
-
-    def __post_init__(self) -> None:
-        check_at_least(1, hidden=self.hidden)
-        activation(self.activation)
 
     def build(self, width: int, place: Place) -> Part:
         return GatedFeedForward(width, self)
@@ -80,12 +72,8 @@ class GatedFeedForward(Part):
 class FixupFeedForwardConfig(FeedForwardFamily):
     """Fixup's feed-forward network: no norms, and one learned scalar instead of biases (Zhang et al. 2019)."""
 
-    hidden: int | None = None  # None: four times the width
-    activation: str = "relu"
-
-    def __post_init__(self) -> None:
-        check_at_least(1, hidden=self.hidden)
-        activation(self.activation)
+    hidden: Positive | None = None  # None: four times the width
+    activation: ActivationName = "relu"
 
     def build(self, width: int, place: Place) -> Part:
         return FixupFeedForward(width, self)

@@ -63,9 +63,7 @@ class Permute(torch.autograd.Function):
 
 
 def grouped_gemm(
-    rows: Float[Tensor, "rows inputs"],
-    weight: Float[Tensor, "groups outputs inputs"],
-    offsets: Int[Tensor, " groups"],
+    rows: Float[Tensor, "rows inputs"], weight: Float[Tensor, "groups outputs inputs"], offsets: Int[Tensor, " groups"]
 ) -> Float[Tensor, "rows outputs"]:
     """Multiply each group's rows by its transposed matrix; rows of no group are undefined.
 

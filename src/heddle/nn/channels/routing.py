@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part
+from heddle.core import Config, ConfigError, Positive, Share, UsageError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Linear, Module, Place, upcast
 
@@ -74,13 +74,9 @@ class TokenChoiceConfig(RouterConfig):
     Normalised, the gates are the softmax over the chosen experts (Mixtral), else over all experts (Switch).
     """
 
-    top: int = 2
+    top: Positive = 2
     normalised: bool = True
-    jitter: float = 0.0  # in training, inputs are multiplied by uniform noise in 1 ± jitter (Switch)
-
-    def __post_init__(self) -> None:
-        check_at_least(1, top=self.top)
-        check_share(jitter=self.jitter)
+    jitter: Share = 0.0  # in training, inputs are multiplied by uniform noise in 1 ± jitter (Switch)
 
     def build(self, width: int, experts: int, place: Place) -> Router:
         _check_top(self.top, experts)
@@ -219,6 +215,5 @@ class ExpertChoice(Router):
         rank = best.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         places = (real.sum(dim=1) * (self.choices / self.experts)).ceil()
         taken = (rank < places[:, None, None]) & real[..., None]
-        return Routing(
-            logits, probabilities, torch.arange(self.experts, device=x.device).where(taken, self.experts), probabilities
-        )
+        experts = torch.arange(self.experts, device=x.device).where(taken, self.experts)
+        return Routing(logits, probabilities, experts, probabilities)

@@ -2,16 +2,20 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, check_at_least, check_share, part
+from heddle.core import ConfigError, Positive, Share, part, settings, within
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, InitialValues, Linear, MixerConfig, Place, Role, Sight, Stateful, upcast
 from heddle.nn.state import HiddenState
+
+Taps = Annotated[int, within("at least 2", lambda taps: taps >= 2)]
+Past = Float[Tensor, "batch carried"] | None  # the inputs that a decoding step continues from
 
 # --- what every convolution needs: padded inputs, across documents, padding and decoding steps ------------------------
 
@@ -49,16 +53,7 @@ class PaddedInputs:
         return [self.row[:, tap : tap + length] * self.same_document[:, :, tap, None] for tap in range(taps)]
 
 
-def check_taps(**fields: int) -> None:
-    """Refuse a filter of fewer than two taps."""
-    for name, taps in fields.items():
-        if taps < 2:
-            raise ConfigError(name, want="at least 2", got=taps)
-
-
-def pad_inputs(
-    x: Stream, ctx: Context, receptive: ReceptiveField, past: Float[Tensor, "batch carried"] | None
-) -> PaddedInputs:
+def pad_inputs(x: Stream, ctx: Context, receptive: ReceptiveField, past: Past) -> PaddedInputs:
     """Return the inputs after those of the past, padded with zeros."""
     row, documents = _padded_row(x, ctx, receptive, past)
     if documents is None or ctx.documents is None:
@@ -67,9 +62,7 @@ def pad_inputs(
     return PaddedInputs(row, same_document.to(x.dtype))
 
 
-def last_inputs(
-    x: Stream, ctx: Context, receptive: ReceptiveField, past: Float[Tensor, "batch carried"] | None
-) -> Float[Tensor, "batch carried"]:
+def last_inputs(x: Stream, ctx: Context, receptive: ReceptiveField, past: Past) -> Float[Tensor, "batch carried"]:
     """Return the last real inputs that a later output sees, zeros for those of another document."""
     row, documents = _padded_row(x, ctx, receptive, past)
     kept = _last(row, ctx.new, receptive.before, x.shape[1])
@@ -88,7 +81,7 @@ def _last(row: Tensor, new: Int[Tensor, " batch"] | None, count: int, length: in
 
 
 def _padded_row(
-    x: Stream, ctx: Context, receptive: ReceptiveField, past: Tensor | None
+    x: Stream, ctx: Context, receptive: ReceptiveField, past: Past
 ) -> tuple[Float[Tensor, "batch places width"], Int[Tensor, "batch places"] | None]:
     """Return the padded row and its document numbers; the past belongs to the first document."""
     batch, _, width = x.shape
@@ -119,45 +112,30 @@ def depthwise_conv(padded: PaddedInputs, filters: Float[Tensor, "width taps"]) -
 # --- the mixers -------------------------------------------------------------------------------------------------------
 
 
+@settings
+class ConvolutionConfig(MixerConfig):
+    """What lightweight and dynamic convolution share."""
+
+    taps: Taps = 9  # kernel size: positions that an output sees, its own included
+    heads: Positive | None = None  # filters, each for several channels; None: one for each channel
+    maps: Positive = 1  # linear maps after the filters; Narang et al. use two
+    dropout: Share = 0.0  # of the filters
+
+
 @part("lightweight_convolution")
-class LightweightConvolutionConfig(MixerConfig):
+class LightweightConvolutionConfig(ConvolutionConfig):
     """Lightweight convolution: softmax-normalised filters, the same at every position (Wu et al. 2019)."""
-
-    taps: int = 9  # kernel size: positions that an output sees, its own included
-    heads: int | None = None  # filters, each for several channels; None: one for each channel
-    maps: int = 1  # linear maps after the filters; Narang et al. use two
-    dropout: float = 0.0  # of the filters
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def build(self, width: int, place: Place) -> "Convolution":
         return LightweightConvolution(width, self, place)
 
 
 @part("dynamic_convolution")
-class DynamicConvolutionConfig(MixerConfig):
+class DynamicConvolutionConfig(ConvolutionConfig):
     """Dynamic convolution: softmax-normalised filters that each position computes (Wu et al. 2019)."""
-
-    taps: int = 9
-    heads: int | None = None
-    maps: int = 1
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def build(self, width: int, place: Place) -> "Convolution":
         return DynamicConvolution(width, self, place)
-
-
-ConvolutionSettings = LightweightConvolutionConfig | DynamicConvolutionConfig
-
-
-def _check(config: ConvolutionSettings) -> None:
-    check_taps(taps=config.taps)
-    check_at_least(1, heads=config.heads, maps=config.maps)
-    check_share(dropout=config.dropout)
 
 
 class Convolution(Stateful, ABC):
@@ -165,7 +143,7 @@ class Convolution(Stateful, ABC):
 
     roles = {"bias": Role.BIAS}
 
-    def __init__(self, width: int, config: ConvolutionSettings, place: Place) -> None:
+    def __init__(self, width: int, config: ConvolutionConfig, place: Place) -> None:
         super().__init__()
         self.width, self.heads, self.dropout = width, config.heads or width, config.dropout
         if width % self.heads:
@@ -193,7 +171,7 @@ class Convolution(Stateful, ABC):
         """Return the gated inputs, which are convolved."""
         return self.value(x) * self.gate(x).sigmoid()  # type: ignore[no-any-return]
 
-    def mix(self, gated: Stream, ctx: Context, past: Float[Tensor, "batch carried"] | None) -> Stream:
+    def mix(self, gated: Stream, ctx: Context, past: Past) -> Stream:
         """Convolve the gated inputs and project them."""
         mixed = self.convolve(gated, pad_inputs(gated, ctx, self.receptive, past)) + self.bias.to(gated.dtype)
         return self.output(self.inner(mixed))  # type: ignore[no-any-return]
@@ -215,7 +193,7 @@ class LightweightConvolution(Convolution):
     # softmax logits, not a matrix: no weight decay, no orthogonalisation
     roles = {"bias": Role.BIAS, "weight": Role.BIAS}
 
-    def __init__(self, width: int, config: ConvolutionSettings, place: Place) -> None:
+    def __init__(self, width: int, config: ConvolutionConfig, place: Place) -> None:
         super().__init__(width, config, place)
         self.weight = nn.Parameter(torch.empty(self.heads, config.taps))
         self.initial_values = {"weight": InitialValues(scale=(config.taps * width) ** -0.5)}
@@ -228,7 +206,7 @@ class LightweightConvolution(Convolution):
 class DynamicConvolution(Convolution):
     """A filter for each position, made of the gated input there."""
 
-    def __init__(self, width: int, config: ConvolutionSettings, place: Place) -> None:
+    def __init__(self, width: int, config: ConvolutionConfig, place: Place) -> None:
         super().__init__(width, config, place)
         self.logits = Linear(width, self.heads * config.taps, bias=True)
         self.logits.initial_values = {"weight": InitialValues(scale=(config.taps * width) ** -0.5)}

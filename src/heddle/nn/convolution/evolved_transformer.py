@@ -5,14 +5,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, check_at_least, part
+from heddle.core import ConfigError, Positive, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import ChannelConfig, Context, Linear, MixerConfig, Module, Part, Place, Role, Sight, Stateful
-from heddle.nn.convolution.convolution import ReceptiveField, check_taps, depthwise_conv, last_inputs, pad_inputs
+from heddle.nn.convolution.convolution import Past, ReceptiveField, Taps, depthwise_conv, last_inputs, pad_inputs
 from heddle.nn.layers import LayerNormConfig, NormConfig
 from heddle.nn.state import HiddenState
-
-Past = Float[Tensor, "batch carried"] | None
 
 
 @part("gated_linear_unit")
@@ -95,15 +93,11 @@ def _sizes(width: int, hidden: int | None, times: int, narrow: int | None) -> tu
 class EvolvedEncoderConvolutionConfig(MixerConfig):
     """Encoder convolution: an up-projection plus a short convolution, then a long separable one (So et al. 2019)."""
 
-    hidden: int | None = None  # None: four times the width
-    narrow: int | None = None  # of the short convolution and of the output; None: half the width
-    short: int = 3  # taps
-    long: int = 9
+    hidden: Positive | None = None  # None: four times the width
+    narrow: Positive | None = None  # of the short convolution and of the output; None: half the width
+    short: Taps = 3  # taps
+    long: Taps = 9
     norm: NormConfig = LayerNormConfig()  # of the sum
-
-    def __post_init__(self) -> None:
-        check_at_least(1, hidden=self.hidden, narrow=self.narrow)
-        check_taps(short=self.short, long=self.long)
 
     def build(self, width: int, place: Place) -> Part:
         return EvolvedEncoderConvolution(width, self, place)
@@ -129,9 +123,8 @@ class EvolvedEncoderConvolution(Stateful):
         seen, inner = slot.vectors if isinstance(slot, HiddenState) else (None, None)
         mixed = self.mixed(x, ctx, seen)
         y = pad_width(self.down(mixed, ctx, inner), self.width)
-        return y, HiddenState(
-            (last_inputs(x, ctx, self.short.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner))
-        )
+        after = last_inputs(x, ctx, self.short.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner)
+        return y, HiddenState(after)
 
     def look_up_ops(self, tokens: int) -> int:
         return tokens * self.down.weight.numel()  # depthwise filters only
@@ -145,15 +138,14 @@ class EvolvedEncoderConvolution(Stateful):
 class EvolvedDecoderConvolutionConfig(MixerConfig):
     """Decoder convolution: a long plus a short separable convolution, then another short one (So et al. 2019)."""
 
-    hidden: int | None = None  # None: twice the width
-    narrow: int | None = None  # of the short convolution beside the long one; None: half the width
-    short: int = 7  # taps
-    long: int = 11
+    hidden: Positive | None = None  # None: twice the width
+    narrow: Positive | None = None  # of the short convolution beside the long one; None: half the width
+    short: Taps = 7  # taps
+    long: Taps = 11
     norm: NormConfig = LayerNormConfig()  # of the sum
 
     def __post_init__(self) -> None:
-        check_at_least(1, hidden=self.hidden, narrow=self.narrow)
-        check_taps(short=self.short, long=self.long)
+        super().__post_init__()
         if self.long < self.short:
             raise ConfigError("long", want=f"at least as many taps as short = {self.short}", got=self.long)
 
@@ -180,9 +172,8 @@ class EvolvedDecoderConvolution(Stateful):
         seen, inner = slot.vectors if isinstance(slot, HiddenState) else (None, None)
         mixed = self.mixed(x, ctx, seen)
         y = self.down(mixed, ctx, inner)
-        return y, HiddenState(
-            (last_inputs(x, ctx, self.long.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner))
-        )
+        after = last_inputs(x, ctx, self.long.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner)
+        return y, HiddenState(after)
 
     def look_up_ops(self, tokens: int) -> int:
         return tokens * sum(each.weight.numel() for each in (self.long, self.short, self.down))

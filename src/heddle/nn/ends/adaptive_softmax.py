@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, check_at_least, part, settings
-from heddle.core.shapes import Ids, Stream
+from heddle.core import Config, ConfigError, Positive, part, settings
+from heddle.core.shapes import Hidden, Ids, Losses, Stream, Targets
 from heddle.nn.base import Context, InitialValues, Module, Place, Role, upcast
 from heddle.nn.ends.embedding import Embedding, EmbeddingConfig, FactorProjection, factor_initial_values, require_vocab
 from heddle.nn.ends.head import FullSoftmaxHead, Head, HeadConfig, chunked_nll, cross_entropy_from_logits, scaled
@@ -22,11 +22,8 @@ from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 class ClusterConfig(Config):
     """A cluster: adjacent ids whose vectors have the same width."""
 
-    size: int | None = None  # None: all remaining ids
-    width: int | None = None  # None: the stream's, without a projection
-
-    def __post_init__(self) -> None:
-        check_at_least(1, size=self.size, width=self.width)
+    size: Positive | None = None  # None: all remaining ids
+    width: Positive | None = None  # None: the stream's, without a projection
 
 
 def cluster_cutoffs(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:
@@ -62,7 +59,7 @@ class Cluster(Module):
         x = F.embedding(ids, self.weight) * in_cluster[..., None]
         return x if self.map is None else self.map(x)
 
-    def scores(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... size"]:
+    def scores(self, hidden: Hidden) -> Float[Tensor, "... size"]:
         """Return a score for each id of the cluster."""
         narrow = hidden if self.map is None else self.map.back(hidden)
         return F.linear(narrow, self.weight.to(hidden.dtype))
@@ -75,9 +72,8 @@ class Clusters(nn.ModuleList):
         self, clusters: Sequence[ClusterConfig], cutoffs: list[int], width: int, role: Role, deviation: float | None
     ) -> None:
         sizes = [stop - start for start, stop in pairwise(cutoffs)]
-        super().__init__(
-            Cluster(size, width, config, role, deviation) for size, config in zip(sizes, clusters, strict=True)
-        )
+        each = zip(sizes, clusters, strict=True)
+        super().__init__(Cluster(size, width, config, role, deviation) for size, config in each)
 
     def in_order(self) -> list[Cluster]:
         """Return the clusters in order."""
@@ -141,11 +137,10 @@ class ClusteredHead(FullSoftmaxHead):
     def __init__(self, vocab: int, width: int, config: ClusteredHeadConfig) -> None:
         super().__init__()
         self.vocab, self.scale = vocab, width**config.power
-        self.clusters = Clusters(
-            config.clusters, cluster_cutoffs(config.clusters, vocab), width, Role.HEAD, config.deviation
-        )
+        cutoffs = cluster_cutoffs(config.clusters, vocab)
+        self.clusters = Clusters(config.clusters, cutoffs, width, Role.HEAD, config.deviation)
 
-    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+    def logits(self, hidden: Hidden) -> Float[Tensor, "... vocab"]:
         hidden = scaled(hidden, self.scale)
         return torch.cat([cluster.scores(hidden) for cluster in self.clusters.in_order()], dim=-1)
 
@@ -186,13 +181,12 @@ class AdaptiveHead(Head):
         if config.deviation is not None:
             self.initial_values = {"tails": InitialValues(scale=config.deviation)}
 
-    def shortlist(self, hidden: Float[Tensor, "... width"]) -> Tensor:
+    def shortlist(self, hidden: Hidden) -> Tensor:
         """Return the logits of the frequent tokens, then of the clusters."""
-        return torch.cat(
-            (self.clusters.in_order()[0].scores(hidden), F.linear(hidden, self.tails.to(hidden.dtype))), dim=-1
-        )
+        frequent = self.clusters.in_order()[0].scores(hidden)
+        return torch.cat((frequent, F.linear(hidden, self.tails.to(hidden.dtype))), dim=-1)
 
-    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+    def logits(self, hidden: Hidden) -> Float[Tensor, "... vocab"]:
         hidden = scaled(hidden, self.scale)
         shortlist = upcast(self.shortlist(hidden)).log_softmax(-1)
         tokens, tails = shortlist.split((self.cutoffs[1], len(self.tails)), dim=-1)
@@ -201,9 +195,7 @@ class AdaptiveHead(Head):
             parts.append(tails[..., i : i + 1] + upcast(cluster.scores(hidden)).log_softmax(-1))
         return torch.cat(parts, dim=-1).to(hidden.dtype)
 
-    def nll(
-        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
-    ) -> Float[Tensor, "..."]:
+    def nll(self, hidden: Hidden, targets: Targets, smoothing: float = 0.0) -> Losses:
         if smoothing:  # needs the logits of all tokens
             return cross_entropy_from_logits(self, hidden, targets, smoothing, self.vocab)
         hidden = scaled(hidden, self.scale)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, check_at_least, check_share, part
+from heddle.core import Config, ConfigError, Positive, Share, check_at_least, part
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.base import Context, InitialValues, Linear, Module, Place, Role
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NoNormConfig, NormConfig
@@ -61,10 +61,7 @@ class FullEmbeddingConfig(EmbeddingConfig):
     power: float = 0.0  # vectors are also multiplied by width^power: 0.5 in the Transformer of 2017
     rounded: bool = False  # whether that factor is rounded to the dtype of the weights, as in Gemma
     dropout: DropoutConfig = ElementDropoutConfig()
-    words: float = 0.0  # embedding dropout: rate at which training drops whole words (Merity et al. 2017)
-
-    def __post_init__(self) -> None:
-        check_share(words=self.words)
+    words: Share = 0.0  # embedding dropout: rate at which training drops whole words (Merity et al. 2017)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         return FullEmbedding(require_vocab(vocab), width, self)
@@ -121,12 +118,9 @@ class FactorProjection(Module):
 class FactorizedEmbeddingConfig(EmbeddingConfig):
     """Factorized embedding: a narrow table and a projection to the stream's width (ALBERT, Lan et al. 2020)."""
 
-    inner: int = 128
+    inner: Positive = 128
     deviation: float | None = None  # of the initial vectors; None: the initialiser's, for each factor
     dropout: DropoutConfig = ElementDropoutConfig()
-
-    def __post_init__(self) -> None:
-        check_at_least(1, inner=self.inner)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         return FactorizedEmbedding(require_vocab(vocab), width, self)
@@ -156,10 +150,7 @@ class SegmentedEmbeddingConfig(EmbeddingConfig):
     """Segment embedding: add a vector for the text that a token belongs to, first or second (Devlin et al. 2018)."""
 
     tokens: EmbeddingConfig = FullEmbeddingConfig()
-    segments: int = 2
-
-    def __post_init__(self) -> None:
-        check_at_least(1, segments=self.segments)
+    segments: Positive = 2
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         return SegmentedEmbedding(vocab, width, self, place)

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.core import Config, ConfigError, Positive, part
+from heddle.core.shapes import Float, Hidden, Losses, Targets
 from heddle.nn.base import InitialValues, Linear, LinearKernel, Module, Role, apply_linear, upcast
 from heddle.nn.ends.embedding import FactorProjection, factor_initial_values
 from heddle.nn.ends.fused_cross_entropy import LinearSoftmax, fused_linear_cross_entropy
-from heddle.nn.layers import LayerNormConfig, NormConfig, activation, apply_softcap
+from heddle.nn.layers import ActivationName, LayerNormConfig, NormConfig, activation, apply_softcap
 
 # Logits held at once, in elements; beyond it, chunks of tokens are recomputed in the backward pass.
 CHUNK = 1 << 27
@@ -36,28 +36,21 @@ class Head(Module, ABC):
     single_softmax: ClassVar[bool] = True
 
     @abstractmethod
-    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+    def logits(self, hidden: Hidden) -> Float[Tensor, "... vocab"]:
         """Return the logits of every token."""
 
     @abstractmethod
-    def nll(
-        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
-    ) -> Float[Tensor, "..."]:
+    def nll(self, hidden: Hidden, targets: Targets, smoothing: float = 0.0) -> Losses:
         """Return each target's negative log-likelihood (NLL) in nats, with label smoothing."""
 
     def weighted_nll(
-        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
+        self, hidden: Hidden, targets: Targets, weights: Tensor, smoothing: float = 0.0
     ) -> Float[Tensor, ""]:
         """Return the sum of `nll`, weighted: the training loss."""
         return (self.nll(hidden, targets, smoothing) * weights).sum()
 
 
-def chunked_nll(
-    nll: Callable[[Tensor, Tensor], Tensor],
-    hidden: Float[Tensor, "... width"],
-    targets: Int[Tensor, "..."],
-    scores: int,
-) -> Float[Tensor, "..."]:
+def chunked_nll(nll: Callable[[Tensor, Tensor], Tensor], hidden: Hidden, targets: Targets, scores: int) -> Losses:
     """Return `nll` of hidden states and targets, in chunks of at most `CHUNK` logits that are recomputed."""
     vectors, wanted = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
     tokens = max(1, CHUNK // scores)
@@ -70,9 +63,7 @@ def chunked_nll(
     return torch.cat(losses).view_as(targets)
 
 
-def cross_entropy_from_logits(
-    head: Head, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float, vocab: int
-) -> Float[Tensor, "..."]:
+def cross_entropy_from_logits(head: Head, hidden: Hidden, targets: Targets, smoothing: float, vocab: int) -> Losses:
     """Return the cross-entropy of the logits, with label smoothing, a chunk of tokens at a time."""
 
     def nll(vectors: Tensor, wanted: Tensor) -> Tensor:
@@ -86,9 +77,7 @@ class FullSoftmaxHead(Head, ABC):
 
     vocab: int
 
-    def nll(
-        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
-    ) -> Float[Tensor, "..."]:
+    def nll(self, hidden: Hidden, targets: Targets, smoothing: float = 0.0) -> Losses:
         return cross_entropy_from_logits(self, hidden, targets, smoothing, self.vocab)
 
 
@@ -107,14 +96,14 @@ class LinearSoftmaxHead(FullSoftmaxHead, ABC):
         self.kernel: LinearKernel | None = None
 
     @abstractmethod
-    def project(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+    def project(self, hidden: Hidden) -> Float[Tensor, "... inner"]:
         """Return the vectors that the matrix is multiplied by."""
 
-    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+    def logits(self, hidden: Hidden) -> Float[Tensor, "... vocab"]:
         return apply_softcap(apply_linear(self.project(hidden), self.weight, self.bias, self.kernel), self.softcap)
 
     def weighted_nll(
-        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
+        self, hidden: Hidden, targets: Targets, weights: Tensor, smoothing: float = 0.0
     ) -> Float[Tensor, ""]:
         small = targets.numel() * self.vocab <= CHUNK and not hidden.is_cuda
         if small or not torch.is_grad_enabled():
@@ -149,7 +138,7 @@ class SoftmaxHead(LinearSoftmaxHead):
         self.weight = nn.Parameter(torch.empty(vocab, width))
         self.bias = nn.Parameter(torch.empty(vocab)) if config.bias else None
 
-    def project(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
+    def project(self, hidden: Hidden) -> Hidden:
         return scaled(hidden, self.scale)
 
 
@@ -162,14 +151,10 @@ def scaled(x: Tensor, scale: float) -> Tensor:
 class TransformedHeadConfig(HeadConfig):
     """Masked language modelling head: dense layer, activation and norm before the matrix (Devlin et al. 2018)."""
 
-    inner: int | None = None  # width after the dense layer; None: the stream's
-    activation: str = "gelu"
+    inner: Positive | None = None  # width after the dense layer; None: the stream's
+    activation: ActivationName = "gelu"
     norm: NormConfig = LayerNormConfig(eps=1e-12)
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        check_at_least(1, inner=self.inner)
-        activation(self.activation)
 
     def build(self, vocab: int, width: int) -> Head:
         return TransformedHead(vocab, width, self)
@@ -186,7 +171,7 @@ class TransformedHead(LinearSoftmaxHead):
         self.weight = nn.Parameter(torch.empty(vocab, inner))
         self.bias = nn.Parameter(torch.empty(vocab)) if config.bias else None
 
-    def project(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+    def project(self, hidden: Hidden) -> Float[Tensor, "... inner"]:
         return self.norm(self.activation(self.dense(hidden)))  # type: ignore[no-any-return]
 
 
@@ -194,12 +179,9 @@ class TransformedHead(LinearSoftmaxHead):
 class FactorizedHeadConfig(HeadConfig):
     """Factorized head: the transposed matrices of a factorized embedding (Lan et al. 2020)."""
 
-    inner: int = 128
+    inner: Positive = 128
     power: float = 0.0  # the hidden state is first multiplied by width^power
     deviation: float | None = None  # of the initial product of both matrices; None: the initialiser's
-
-    def __post_init__(self) -> None:
-        check_at_least(1, inner=self.inner)
 
     def build(self, vocab: int, width: int) -> Head:
         return FactorizedHead(vocab, width, self)
@@ -217,7 +199,7 @@ class FactorizedHead(LinearSoftmaxHead):
             self.map.initial_values = {"weight": InitialValues(scale=width**-0.5)}
         self.initial_values = factor_initial_values(config.inner, config.deviation)
 
-    def project(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+    def project(self, hidden: Hidden) -> Float[Tensor, "... inner"]:
         return self.map.back(scaled(hidden, self.scale))
 
 
@@ -225,12 +207,9 @@ class FactorizedHead(LinearSoftmaxHead):
 class MixtureHeadConfig(HeadConfig):
     """Mixture of softmaxes (MoS): several softmaxes over one matrix, mixed by a learned prior (Yang et al. 2018)."""
 
-    components: int = 15
+    components: Positive = 15
     power: float = 0.0  # the hidden state is first multiplied by width^power
     deviation: float | None = None  # of the initial components and prior; None: the initialiser's
-
-    def __post_init__(self) -> None:
-        check_at_least(1, components=self.components)
 
     def build(self, vocab: int, width: int) -> Head:
         return MixtureHead(vocab, width, self)
@@ -251,20 +230,18 @@ class MixtureHead(Head):
             for inner in (self.component, self.prior):
                 inner.initial_values = {"weight": InitialValues(scale=config.deviation)}
 
-    def log_prior_and_scores(self, hidden: Float[Tensor, "... width"]) -> tuple[Tensor, Tensor]:
+    def log_prior_and_scores(self, hidden: Hidden) -> tuple[Tensor, Tensor]:
         """Return the log-prior and each component's logits, [..., components, vocab]."""
         hidden = scaled(hidden, self.scale)
         vectors = self.component(hidden).tanh().unflatten(-1, (self.components, -1))
         scores = F.linear(vectors, self.weight.to(hidden.dtype))
         return upcast(self.prior(hidden)).log_softmax(-1), upcast(scores)
 
-    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+    def logits(self, hidden: Hidden) -> Float[Tensor, "... vocab"]:
         prior, scores = self.log_prior_and_scores(hidden)
         return (prior[..., None] + scores.log_softmax(-1)).logsumexp(-2).to(hidden.dtype)
 
-    def nll(
-        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
-    ) -> Float[Tensor, "..."]:
+    def nll(self, hidden: Hidden, targets: Targets, smoothing: float = 0.0) -> Losses:
         def nll(vectors: Tensor, wanted: Tensor) -> Tensor:
             prior, scores = self.log_prior_and_scores(vectors)
             if smoothing:

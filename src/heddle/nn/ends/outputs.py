@@ -2,23 +2,31 @@
 
 import re
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part
-from heddle.core.shapes import Stream
+from heddle.core import (
+    Config,
+    ConfigError,
+    Positive,
+    Share,
+    UsageError,
+    part,
+    settings,
+    within,
+)
+from heddle.core.shapes import Losses, Stream
 from heddle.nn.base import Context, Linear, Module, Role, upcast
 from heddle.nn.ends.head import HeadConfig, TransformedHeadConfig
-from heddle.nn.layers import activation
+from heddle.nn.layers import ActivationName, activation
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 Vectors = Float[Tensor, "batch width"]
 Labels = Int[Tensor, "..."]
-Losses = Float[Tensor, "..."]
 
 
 class OutputConfig(Config, ABC):
@@ -28,6 +36,7 @@ class OutputConfig(Config, ABC):
     reads: ClassVar[Literal["tokens", "pooled"]] = "tokens"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not NAME.fullmatch(self.name):
             raise ConfigError("name", want="small letters, digits and _", got=self.name)
 
@@ -95,60 +104,45 @@ class NextSentenceOutputConfig(OutputConfig):
     """Next-sentence (BERT) or sentence-order (ALBERT) prediction: the second text follows the first (0) or not (1)."""
 
     name: str = "next_sentence"
-    dropout: float = 0.0
+    dropout: Share = 0.0
     reads = "pooled"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share(dropout=self.dropout)
 
     def build(self, vocab: int | None, width: int) -> Output:
         return ClassOutput(width, 2, self.dropout, self.reads)
 
 
-@part("sequence_class")
-class SequenceClassOutputConfig(OutputConfig):
-    """Sequence classification: the class of a row."""
+@settings
+class ClassOutputConfig(OutputConfig):
+    """What the classification of rows and of tokens share."""
 
-    classes: int
-    name: str = "sequence_class"
-    dropout: float = 0.0
+    classes: Positive
+    name: str
+    dropout: Share = 0.0
     labels: tuple[str, ...] = ()  # names of the classes; (): numbers only
-    reads = "pooled"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(1, classes=self.classes)
-        check_share(dropout=self.dropout)
-        check_labels(self.labels, self.classes)
+        if self.labels and len(self.labels) != self.classes:
+            want = f"one for each of {self.classes} classes, or none"
+            raise ConfigError("labels", want=want, got=len(self.labels))
 
     def build(self, vocab: int | None, width: int) -> Output:
         return ClassOutput(width, self.classes, self.dropout, self.reads)
+
+
+@part("sequence_class")
+class SequenceClassOutputConfig(ClassOutputConfig):
+    """Sequence classification: the class of a row."""
+
+    name: str = "sequence_class"
+    reads = "pooled"
 
 
 @part("token_class")
-class TokenClassOutputConfig(OutputConfig):
+class TokenClassOutputConfig(ClassOutputConfig):
     """Token classification: the class of each token, such as named entities."""
 
-    classes: int
     name: str = "token_class"
-    dropout: float = 0.0
-    labels: tuple[str, ...] = ()  # names of the classes; (): numbers only
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(1, classes=self.classes)
-        check_share(dropout=self.dropout)
-        check_labels(self.labels, self.classes)
-
-    def build(self, vocab: int | None, width: int) -> Output:
-        return ClassOutput(width, self.classes, self.dropout, self.reads)
-
-
-def check_labels(labels: tuple[str, ...], classes: int) -> None:
-    """Refuse a number of labels that differs from the number of classes."""
-    if labels and len(labels) != classes:
-        raise ConfigError("labels", want=f"one for each of {classes} classes, or none", got=len(labels))
 
 
 class ClassOutput(Output):
@@ -177,11 +171,7 @@ class ReplacedTokenOutputConfig(OutputConfig):
     """Replaced-token detection: original (0) or replaced (1) (ELECTRA, Clark et al. 2020)."""
 
     name: str = "replaced_token"
-    activation: str = "gelu"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        activation(self.activation)
+    activation: ActivationName = "gelu"
 
     def build(self, vocab: int | None, width: int) -> Output:
         return ReplacedTokenOutput(width, self)
@@ -211,11 +201,7 @@ class SpanOutputConfig(OutputConfig):
     """Extractive question answering: the first and the last token of the answer."""
 
     name: str = "span"
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share(dropout=self.dropout)
+    dropout: Share = 0.0
 
     def build(self, vocab: int | None, width: int) -> Output:
         return SpanOutput(width, self.dropout)
@@ -250,13 +236,10 @@ class EmbeddingOutputConfig(OutputConfig):
 
     name: str = "embedding"
     normalised: bool = True  # to length 1
-    temperature: float = 0.05  # of the softmax over similarities
+    temperature: Annotated[float, within("above 0", lambda temperature: temperature > 0)] = (
+        0.05  # of the softmax over similarities
+    )
     reads = "pooled"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.temperature <= 0:
-            raise ConfigError("temperature", want="above 0", got=self.temperature)
 
     def build(self, vocab: int | None, width: int) -> Output:
         return EmbeddingOutput(self)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from heddle.core import ConfigError, UsageError, check_at_least, part
+from heddle.core import ConfigError, Positive, UsageError, part
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.base import Context, Linear, Place, Role
 from heddle.nn.ends.embedding import Embedding, EmbeddingConfig, Images
@@ -14,12 +14,9 @@ from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 class PatchEmbeddingConfig(EmbeddingConfig):
     """Patch embedding: project each patch of an image, and prepend a learned class token."""
 
-    size: int = 16  # side of a patch
-    channels: int = 3
+    size: Positive = 16  # side of a patch
+    channels: Positive = 3
     dropout: DropoutConfig = ElementDropoutConfig()
-
-    def __post_init__(self) -> None:
-        check_at_least(1, size=self.size, channels=self.channels)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         if vocab is not None:

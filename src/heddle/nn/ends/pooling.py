@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heddle.core import Config, check_share, part
+from heddle.core import Config, Share, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Linear, Module
-from heddle.nn.layers import activation
+from heddle.nn.layers import ActivationName, activation
 
 Vector = Float[Tensor, "batch width"]
 
@@ -84,12 +84,8 @@ class Mean(Pooling):
 class DenseFirstTokenConfig(PoolingConfig):
     """BERT's pooler: first token, dense layer, tanh (Devlin et al. 2018)."""
 
-    activation: str = "tanh"
-    dropout: float = 0.0  # before the dense layer
-
-    def __post_init__(self) -> None:
-        activation(self.activation)
-        check_share(dropout=self.dropout)
+    activation: ActivationName = "tanh"
+    dropout: Share = 0.0  # before the dense layer
 
     def build(self, width: int) -> Pooling:
         return DenseFirstToken(width, self)

@@ -50,9 +50,8 @@ def cast_to_float8(x: Tensor, dtype: torch.dtype, least: float) -> tuple[Tensor,
     row_major, column_major = x.new_empty(rows, columns, dtype=dtype), x.new_empty(columns, rows, dtype=dtype)
     maximum, scale = x.new_zeros((), dtype=torch.float32), x.new_empty((), dtype=torch.float32)
     with torch.cuda.device_of(x):
-        _absolute_maximum[(min(PROGRAMS, triton.cdiv(x.numel(), BLOCK)),)](
-            x, maximum, x.numel(), BLOCK=BLOCK, num_warps=8
-        )
+        programs = min(PROGRAMS, triton.cdiv(x.numel(), BLOCK))
+        _absolute_maximum[(programs,)](x, maximum, x.numel(), BLOCK=BLOCK, num_warps=8)
         _cast[(triton.cdiv(rows, SIDE), triton.cdiv(columns, SIDE))](
             x,
             maximum,

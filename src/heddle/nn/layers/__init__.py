@@ -1,6 +1,6 @@
 """Small layers: norms, dropout, activations and attention masks."""
 
-from heddle.nn.layers.activations import ACTIVATIONS, activation, apply_softcap
+from heddle.nn.layers.activations import ACTIVATIONS, ActivationName, activation, apply_softcap
 from heddle.nn.layers.dropout import DropoutConfig, ElementDropoutConfig, VariationalDropoutConfig
 from heddle.nn.layers.masks import (
     FullMaskConfig,

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, nearest
+from heddle.core import ConfigError
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -47,10 +48,16 @@ ACTIVATIONS: dict[str, Activation] = {
 def activation(name: str) -> Activation:
     """Return an activation function by name."""
     if name not in ACTIVATIONS:
-        raise ConfigError(
-            "activation", want=f"one of {', '.join(ACTIVATIONS)}", got=name, near=nearest(name, ACTIVATIONS)
-        )
+        raise ConfigError.unknown("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]
+
+
+def _check_activation(**fields: str) -> None:
+    for name in fields.values():
+        activation(name)
+
+
+ActivationName = Annotated[str, _check_activation]
 
 
 def apply_softcap(scores: Tensor, softcap: float | None) -> Tensor:

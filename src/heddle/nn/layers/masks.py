@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from heddle.core import Config, check_at_least, part
+from heddle.core import Config, Count, Positive, part
 from heddle.core.shapes import Allowed
 from heddle.nn.base import Context, Sight
 from heddle.nn.state import RingBuffer
@@ -52,12 +52,8 @@ class FullMaskConfig(MaskConfig):
 class SlidingWindowConfig(MaskConfig):
     """Sliding window: the nearest `size` positions only, itself included (Child 2019; Beltagy 2020)."""
 
-    size: int
-    sinks: int = 0  # attention sinks: first positions of a document, seen by all (Xiao et al. 2023)
-
-    def __post_init__(self) -> None:
-        check_at_least(1, size=self.size)
-        check_at_least(0, sinks=self.sinks)
+    size: Positive
+    sinks: Count = 0  # attention sinks: first positions of a document, seen by all (Xiao et al. 2023)
 
     def restrict(
         self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]

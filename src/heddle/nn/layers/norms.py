@@ -2,13 +2,16 @@
 
 import math
 from abc import ABC, abstractmethod
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.core import Config, part, within
 from heddle.nn.base import InitialValues, Module, Role, upcast
+
+Eps = Annotated[float, within("at least 0", lambda eps: eps >= 0)]
 
 
 class NormConfig(Config, ABC):
@@ -31,11 +34,8 @@ class NoNormConfig(NormConfig):
 class LayerNormConfig(NormConfig):
     """LayerNorm: subtract the mean, divide by the standard deviation, scale and shift (Ba et al. 2016)."""
 
-    eps: float = 1e-5
+    eps: Eps = 1e-5
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        check_at_least(0, eps=self.eps)
 
     def build(self, width: int) -> nn.Module:
         return LayerNorm(width, self)
@@ -62,10 +62,7 @@ class LayerNorm(Module):
 class RMSNormConfig(NormConfig):
     """RMSNorm: divide by the root mean square, then scale (Zhang & Sennrich 2019)."""
 
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check_at_least(0, eps=self.eps)
+    eps: Eps = 1e-6
 
     def build(self, width: int) -> nn.Module:
         return RMSNorm(width, self.eps)
@@ -93,10 +90,7 @@ class OffsetRMSNormConfig(NormConfig):
     A small weight keeps more digits in half precision, and weight decay pulls the scale towards one.
     """
 
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check_at_least(0, eps=self.eps)
+    eps: Eps = 1e-6
 
     def build(self, width: int) -> nn.Module:
         return OffsetRMSNorm(width, self.eps)
@@ -125,13 +119,8 @@ class PartialRMSNormConfig(NormConfig):
     Zhang & Sennrich (2019) use 6.25 %; Narang et al. (2021) ran 6.75 % under the name of RMSNorm.
     """
 
-    share: float = 0.0675
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check_at_least(0, eps=self.eps)
-        if not 0 < self.share <= 1:
-            raise ConfigError("share", want="above 0, at most 1", got=self.share)
+    share: Annotated[float, within("above 0, at most 1", lambda share: 0 < share <= 1)] = 0.0675
+    eps: Eps = 1e-6
 
     def build(self, width: int) -> nn.Module:
         return PartialRMSNorm(width, math.ceil(self.share * width), self.eps)

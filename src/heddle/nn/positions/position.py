@@ -1,12 +1,12 @@
 """Positional encodings: their interface, and those added to the stream: learned, sinusoidal (Vaswani 2017), none."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from heddle.core import Config, ConfigError, UsageError, check_at_least, part
+from heddle.core import Config, ConfigError, Count, UsageError, part, within
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Module, Place, PositionInput, Role
 
@@ -32,10 +32,7 @@ class Position(Module, ABC):
         """Extend tables to positions below `length`, or refuse."""
 
 
-def check_base(base: float) -> None:
-    """Refuse a base of one or less."""
-    if not base > 1:
-        raise ConfigError("base", want="above 1", got=base)
+Base = Annotated[float, within("above 1", lambda base: base > 1)]  # of the frequencies
 
 
 def lookup_positions(table: Tensor, ctx: Context, length: int) -> Tensor:
@@ -62,10 +59,7 @@ class NoPosition(Position):
 class LearnedPositionConfig(PositionConfig):
     """Learned absolute positions: a vector for each index."""
 
-    first: int = 0  # row of the first position; the rows before it are unused (RoBERTa and BART have two)
-
-    def __post_init__(self) -> None:
-        check_at_least(0, first=self.first)
+    first: Count = 0  # row of the first position; the rows before it are unused (RoBERTa and BART have two)
 
     def build(self, width: int, place: Place) -> Position:
         return LearnedPosition(width, place.context, self.first)
@@ -93,11 +87,8 @@ class LearnedPosition(Position):
 class SinusoidalPositionConfig(PositionConfig):
     """Sinusoidal positions (Vaswani et al. 2017): sines and cosines of geometrically falling frequency."""
 
-    base: float = 10_000.0
+    base: Base = 10_000.0
     order: Literal["interleaved", "halves"] = "interleaved"  # sines and cosines alternate, or all sines come first
-
-    def __post_init__(self) -> None:
-        check_base(self.base)
 
     def build(self, width: int, place: Place) -> Position:
         if width % 2:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from heddle.core import ConfigError, check_at_least, part
+from heddle.core import ConfigError, Positive, part
 from heddle.core.shapes import Float, Int, Stream
 from heddle.nn.base import Context, InitialValues, Place, Relation, Role, Sight
 from heddle.nn.layers import key_distances
@@ -23,10 +23,7 @@ class RelativePositionConfig(PositionConfig):
 
     provides = "relation"
 
-    clip: int = 16  # larger distances are treated as this one
-
-    def __post_init__(self) -> None:
-        check_at_least(1, clip=self.clip)
+    clip: Positive = 16  # larger distances are treated as this one
 
     def build(self, width: int, place: Place) -> Position:
         if place.head_width is None:

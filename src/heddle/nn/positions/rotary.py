@@ -3,23 +3,25 @@
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.core import Config, ConfigError, check_at_least, part, within
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Place, Rotation
 from heddle.nn.positions.position import (
+    Base,
     Position,
     PositionConfig,
     angles,
-    check_base,
     frequencies,
     lookup_positions,
     next_power_of_two,
 )
+
+Stretch = Annotated[float, within("at least 1", lambda factor: factor >= 1)]  # of positions
 
 
 class RotaryScalingConfig(Config, ABC):
@@ -46,10 +48,7 @@ class NoScalingConfig(RotaryScalingConfig):
 class LinearScalingConfig(RotaryScalingConfig):
     """Position interpolation: all frequencies divided by one factor (Chen et al. 2023)."""
 
-    factor: float
-
-    def __post_init__(self) -> None:
-        check_at_least(1, factor=self.factor)
+    factor: Stretch
 
     def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         return frequency / self.factor
@@ -64,10 +63,7 @@ class NTKScalingConfig(RotaryScalingConfig):
     factor * L / M - (factor - 1).
     """
 
-    factor: float
-
-    def __post_init__(self) -> None:
-        check_at_least(1, factor=self.factor)
+    factor: Stretch
 
     def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         pairs = len(frequency)
@@ -139,15 +135,12 @@ class RotaryPositionConfig(PositionConfig):
 
     provides = "rotation"
 
-    base: float = 10_000.0
-    share: float = 1.0  # of each head's width that is rotated, from its start
+    base: Base = 10_000.0
+    share: Annotated[float, within("above 0 and at most 1", lambda share: 0 < share <= 1)] = (
+        1.0  # of each head's width that is rotated, from its start
+    )
     order: Literal["halves", "interleaved"] = "halves"  # a pair is one feature of each half, or two neighbours
     scaling: RotaryScalingConfig = NoScalingConfig()
-
-    def __post_init__(self) -> None:
-        check_base(self.base)
-        if not 0 < self.share <= 1:
-            raise ConfigError("share", want="above 0 and at most 1", got=self.share)
 
     def build(self, width: int, place: Place) -> "RotaryPosition":
         rotary_width = None if place.head_width is None else int(place.head_width * self.share)
@@ -175,9 +168,8 @@ class RotaryPosition(Position):
         if self.cos.is_meta:
             return
         base, scaling = self.config.base, self.config.scaling
-        phases = angles(
-            len(self.cos), scaling.scale_frequencies(frequencies(self.rotary_width, base, self.cos.device), base)
-        )
+        plain = frequencies(self.rotary_width, base, self.cos.device)
+        phases = angles(len(self.cos), scaling.scale_frequencies(plain, base))
         self.cos = (phases.cos() * scaling.attention_factor()).to(self.cos.dtype)
         self.sin = (phases.sin() * scaling.attention_factor()).to(self.sin.dtype)
 

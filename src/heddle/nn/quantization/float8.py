@@ -88,14 +88,11 @@ def use_float8(model: nn.Module) -> int:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         name = torch.cuda.get_device_name(device)
         raise ConfigError("hardware.matmul", want=f"plain, for {name} has no float8", got="float8")
-    chosen = [
-        found.module for found in find_linears(model) if found.layer is not None and isinstance(found.module, Linear)
-    ]
+    chosen = [one.module for one in find_linears(model) if one.layer is not None and isinstance(one.module, Linear)]
     eligible = [one for one in chosen if one.roles["weight"] in (Role.INSIDE, Role.INTO_STREAM) and _fits(one)]
     if not eligible:
-        raise ConfigError(
-            "hardware.matmul", want=f"plain, for no matrix has sides that are multiples of {MULTIPLE}", got="float8"
-        )
+        want = f"plain, for no matrix has sides that are multiples of {MULTIPLE}"
+        raise ConfigError("hardware.matmul", want=want, got="float8")
     for one in eligible:
         one.kernel = Float8()
     return len(eligible)

@@ -34,9 +34,7 @@ def quantize_model(model: nn.Module, weights: Bits) -> int:
     owners_of = _owners(model)
     count = _quantize_tables(model, owners_of)
     inside = {id(child) for module in model.modules() if isinstance(module, Router) for child in module.modules()}
-    linears = [
-        module for module in _linears(model) if id(module) not in inside and len(owners_of[id(module.weight)]) == 1
-    ]
+    linears = [one for one in _linears(model) if id(one) not in inside and len(owners_of[id(one.weight)]) == 1]
     separate = {id(module) for module in linears}
     for fused in [module for module in model.modules() if isinstance(module, FusedLinear)]:
         if all(id(one) in separate for one in fused.linears):

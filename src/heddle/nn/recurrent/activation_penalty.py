@@ -1,11 +1,15 @@
 """Activation penalty: activation regularization (AR) and its temporal form (TAR) (Merity et al. 2017)."""
 
+from typing import Annotated
+
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.core import check_at_least, part
+from heddle.core import part, within
 from heddle.core.shapes import Stream
 from heddle.nn.base import ChannelConfig, Context, HasAuxiliaryLoss, Place, upcast
+
+Weight = Annotated[float, within("at least 0", lambda weight: weight >= 0)]
 
 
 @part("calm")
@@ -15,11 +19,8 @@ class ActivationPenaltyConfig(ChannelConfig):
     AR applies to activations after dropout, TAR before it: use two branches, each with one of these.
     """
 
-    size: float = 0.0  # AR: nats for a mean square of one
-    change: float = 0.0  # TAR: the same for the difference between adjacent steps of a document
-
-    def __post_init__(self) -> None:
-        check_at_least(0, size=self.size, change=self.change)
+    size: Weight = 0.0  # AR: nats for a mean square of one
+    change: Weight = 0.0  # TAR: the same for the difference between adjacent steps of a document
 
     def build(self, width: int, place: Place) -> "ActivationPenalty":
         return ActivationPenalty(self)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, UsageError, check_at_least, part
+from heddle.core import Config, ConfigError, Positive, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, CrossConfig, Linear, Module, Place, Role, upcast
 from heddle.nn.recurrent.cells import GRU, LSTM, LSTMConfig
@@ -21,6 +21,7 @@ from heddle.nn.state import HiddenState, Memory
 Queries = Float[Tensor, "batch length hidden"]
 Keys = Float[Tensor, "batch source key"]
 AttentionWeights = Float[Tensor, "batch length source"]
+Contexts = Float[Tensor, "batch length memory"]
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------
@@ -56,10 +57,7 @@ class Alignment(Module, ABC):
 class AdditiveAlignmentConfig(AlignmentConfig):
     """Additive attention: a hidden layer over state and source position (Bahdanau et al. 2014)."""
 
-    hidden: int | None = None  # width of the layer; None: that of the state
-
-    def __post_init__(self) -> None:
-        check_at_least(1, hidden=self.hidden)
+    hidden: Positive | None = None  # width of the layer; None: that of the state
 
     def build(self, hidden: int, memory: int) -> Alignment:
         return AdditiveAlignment(hidden, memory, hidden if self.hidden is None else self.hidden)
@@ -298,15 +296,10 @@ class AttentionRNN(Recurrent):
             outputs, last = self.cell.step(x, ctx, HiddenState(start))
             contexts, weights = self.attend(outputs, source)
             return RNNResult(self.attentional_output(outputs, contexts), last.vectors, weights)
-        return (
-            self.attend_then_step(x, ctx, start, source)
-            if self.use.attends_first
-            else self.step_then_attend(x, ctx, start, source)
-        )
+        run = self.attend_then_step if self.use.attends_first else self.step_then_attend
+        return run(x, ctx, start, source)
 
-    def attend(
-        self, queries: Queries, source: AttendedSource
-    ) -> tuple[Float[Tensor, "batch length memory"], AttentionWeights]:
+    def attend(self, queries: Queries, source: AttendedSource) -> tuple[Contexts, AttentionWeights]:
         """Return the context vectors and the attention weights."""
         scores = upcast(self.alignment(queries, source.keys, source.cast_weights))
         if source.masked is not None:
@@ -324,9 +317,8 @@ class AttentionRNN(Recurrent):
         context_weight, cell_step = self.enter.dense_weight(x.dtype).t(), STEPS[type(self.cell)]
 
         def step_cell(input_gates: Tensor, context_input: Tensor, state: States) -> States:
-            return cell_step(
-                torch.addmm(input_gates, context_input, context_weight), state, recurrent_weight, recurrent_bias
-            )
+            input_gates = torch.addmm(input_gates, context_input, context_weight)
+            return cell_step(input_gates, state, recurrent_weight, recurrent_bias)
 
         return F.linear(x, input_weight, bias).unbind(1), step_cell
 

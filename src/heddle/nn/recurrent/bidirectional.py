@@ -44,9 +44,8 @@ class Bidirectional(Part):
         order = reversed_order(x, ctx)
         reversed_documents = None if ctx.documents is None else ctx.documents.take_along_dim(order, dim=1)
         forward_outputs = self.forwards(x, ctx)
-        backward_outputs = self.backwards(
-            _gather_steps(x, order), dataclasses.replace(ctx, documents=reversed_documents)
-        )
+        backward_context = dataclasses.replace(ctx, documents=reversed_documents)
+        backward_outputs = self.backwards(_gather_steps(x, order), backward_context)
         output: Tensor = self.output(torch.cat((forward_outputs, _gather_steps(backward_outputs, order)), dim=-1))
         return output
 

@@ -52,13 +52,10 @@ class NGram(Recurrent):
         """Continue after the last inputs, oldest first; zeros before the beginning."""
         (past,) = self.initial_state(x, slot)
         row = torch.cat((past.unflatten(1, (self.window - 1, self.width)).to(x.dtype), x), dim=1)
-        last = torch.cat(
-            [self.shifted(row, ctx, x.shape[1], offset) for offset in reversed(range(self.window))], dim=-1
-        )
+        last = torch.cat([self.shifted(row, ctx, x.shape[1], back) for back in reversed(range(self.window))], dim=-1)
         y: Tensor = self.output(self.activation(self.inner(last)))
-        return y if self.direct is None else y + self.direct(last), HiddenState(
-            (self.last_inputs(row, ctx, x.shape[1]),)
-        )
+        after = HiddenState((self.last_inputs(row, ctx, x.shape[1]),))
+        return y if self.direct is None else y + self.direct(last), after
 
     def shifted(self, row: PaddedRow, ctx: Context, length: int, offset: int) -> Tensor:
         """Return the input `offset` steps before each position; zeros where that is another document's."""

@@ -1,11 +1,13 @@
 """QRNN: gates from a convolution over time, and an elementwise recurrence by a parallel scan (Bradbury et al. 2016)."""
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, check_at_least, check_share, part
+from heddle.core import Positive, Share, part, within
 from heddle.nn.base import Context, Role, upcast
 from heddle.nn.recurrent.recurrence import (
     CellConfig,
@@ -25,17 +27,10 @@ from heddle.nn.state import HiddenState
 class QRNNConfig(CellConfig):
     """QRNN with fo-pooling: forget and output gates that see only the last one or two inputs."""
 
-    hidden: int | None = None
-    window: int = 2  # inputs that the gates see: 1 or 2
-    zoneout: float = 0.0  # rate in training at which a cell keeps its old value (Krueger et al. 2017)
-    weight_drop: float = 0.0  # DropConnect on the convolution's matrix: its rate in training
-
-    def __post_init__(self) -> None:
-        check_at_least(1, hidden=self.hidden)
-        if self.window not in (1, 2):
-            raise ConfigError("window", want="1 or 2", got=self.window)
-        check_share(zoneout=self.zoneout)
-        check_share(weight_drop=self.weight_drop)
+    hidden: Positive | None = None
+    window: Annotated[int, within("1 or 2", lambda window: window in (1, 2))] = 2  # inputs that the gates see: 1 or 2
+    zoneout: Share = 0.0  # rate in training at which a cell keeps its old value (Krueger et al. 2017)
+    weight_drop: Share = 0.0  # DropConnect on the convolution's matrix: its rate in training
 
     def layer(self, sizes: CellSizes) -> "QRNN":
         return QRNN(sizes, self)
@@ -62,9 +57,7 @@ class QRNN(Recurrent):
         previous, starts = self.initial_state(x, slot), document_starts(ctx)
         window_inputs = x if self.window == 1 else torch.cat((_previous_inputs(x, previous[1], starts), x), -1)
         weight = F.dropout(self.weight, self.weight_drop, self.training).to(x.dtype)
-        candidate, forget_logits, output_logits = F.linear(window_inputs, weight, self.bias.to(x.dtype)).chunk(
-            3, dim=-1
-        )
+        candidate, forget_logits, output_logits = F.linear(window_inputs, weight, self.bias.to(x.dtype)).chunk(3, -1)
         input_share = self.apply_zoneout(upcast(forget_logits).neg().sigmoid())  # 1 - forget
         forget_gate = 1 - input_share if starts is None else (1 - input_share).masked_fill(starts[..., None], 0)
         new = input_share * upcast(candidate).tanh()
@@ -77,11 +70,7 @@ class QRNN(Recurrent):
         """Apply zoneout: keep some cells in training, and scale by the expectation in evaluation."""
         if not self.zoneout:
             return input_share
-        return (
-            input_share * (torch.rand_like(input_share) >= self.zoneout)
-            if self.training
-            else input_share * (1 - self.zoneout)
-        )
+        return input_share * (torch.rand_like(input_share) >= self.zoneout if self.training else 1 - self.zoneout)
 
 
 def _previous_inputs(x: Inputs, previous: Tensor, starts: Bool[Tensor, "batch length"] | None) -> Inputs:

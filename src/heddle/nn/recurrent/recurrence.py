@@ -98,9 +98,8 @@ class MatrixCell(Recurrent, ABC):
         self.recurrent_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))  # cuDNN requires both
         self.output = output_projection(sizes.hidden, sizes.outputs)
         if config.spread is not None:
-            self.initial_values = dict.fromkeys(
-                self.roles, InitialValues(scale=config.spread * sizes.hidden**-0.5, distribution="uniform")
-            )
+            values = InitialValues(scale=config.spread * sizes.hidden**-0.5, distribution="uniform")
+            self.initial_values = dict.fromkeys(self.roles, values)
 
     def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden,) * self.state_count

@@ -249,13 +249,11 @@ class _CudnnCall:
     ) -> "_CudnnCall":
         hidden, by_rows = start[0].shape[-1], batch_sizes is None
         views = [w.detach() for w in weights]  # their memory is about to be moved
-        flat_weights = torch.ops.aten._cudnn_rnn_flatten_weight(
-            views, 4, x.shape[-1], mode, hidden, 0, 1, by_rows, False
-        )
+        flat = torch.ops.aten._cudnn_rnn_flatten_weight(views, 4, x.shape[-1], mode, hidden, 0, 1, by_rows, False)
         initial = [s[None].contiguous() for s in start]
         lengths = [] if batch_sizes is None else batch_sizes.tolist()
         options = (mode, hidden, 0, 1, by_rows, 0.0, True, False, lengths, None)
-        return cls(x.contiguous(), views, flat_weights, (initial[0], initial[1] if len(initial) > 1 else None), options)
+        return cls(x.contiguous(), views, flat, (initial[0], initial[1] if len(initial) > 1 else None), options)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -304,16 +302,9 @@ def _cudnn_backward(
     return [grad_x.contiguous(), torch.stack(grad_states), *grad_weights]
 
 
-def _fake_forward(  # noqa: PLR0913
-    kernel: str,
-    x: Tensor,
-    documents: Tensor | None,
-    new: Tensor | None,
-    start: Tensor,
-    weights: list[Tensor],
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_forward(kernel: str, x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return tensors of the shapes of the forward pass; only cuDNN knows the size of its reserve."""
+    _documents, _new, start, _weights, keep = arguments
     reserved = torch.library.get_ctx().new_dynamic_size() if keep and x.is_cuda else 0
     y = x.new_empty(*x.shape[:2], start.shape[-1])
     return y, torch.empty_like(start), x.new_empty(reserved, dtype=torch.uint8)

@@ -13,17 +13,7 @@ from torch import Tensor, nn
 
 from heddle.core import Config, part, settings
 from heddle.core.shapes import Stream
-from heddle.nn.base import (
-    Context,
-    InitialValues,
-    Linear,
-    Module,
-    PartConfig,
-    Place,
-    PublishesContext,
-    Role,
-    Stateful,
-)
+from heddle.nn.base import Context, InitialValues, Linear, Module, PartConfig, Place, PublishesContext, Role, Stateful
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, LayerNormConfig, NoNormConfig, NormConfig
 from heddle.nn.stack.plan import Plan, PlanConfig
 from heddle.nn.state import Slot

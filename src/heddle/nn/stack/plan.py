@@ -2,13 +2,14 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, UsageError, check_at_least, part
+from heddle.core import Config, ConfigError, Count, Positive, UsageError, check_at_least, part, within
 from heddle.core.shapes import Bool, Stream
 from heddle.nn.base import Context, Module, Place, Role
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NoNormConfig, NormConfig, base_mask
@@ -66,10 +67,7 @@ class RepeatConfig(PlanConfig):
     """Repeat a body, each time with its own weights."""
 
     body: PlanConfig
-    times: int
-
-    def __post_init__(self) -> None:
-        check_at_least(1, times=self.times)
+    times: Positive
 
     def depth(self) -> int:
         return self.times * self.body.depth()
@@ -115,10 +113,7 @@ class LoopConfig(PlanConfig):
     """Weight sharing across layers: one body, run several times (ALBERT, Lan et al. 2020)."""
 
     body: PlanConfig
-    turns: int
-
-    def __post_init__(self) -> None:
-        check_at_least(1, turns=self.turns)
+    turns: Positive
 
     def depth(self) -> int:
         return self.turns * self.body.depth()
@@ -146,13 +141,9 @@ class SteppedLoopConfig(PlanConfig):
     """Universal Transformer: one body, run several times, with a learned embedding of each turn (Dehghani 2018)."""
 
     body: PlanConfig
-    turns: int
-    before: int = 0  # turns without an embedding, first
-    after: int = 0  # and last
-
-    def __post_init__(self) -> None:
-        check_at_least(1, turns=self.turns)
-        check_at_least(0, before=self.before, after=self.after)
+    turns: Positive
+    before: Count = 0  # turns without an embedding, first
+    after: Count = 0  # and last
 
     def depth(self) -> int:
         return (self.before + self.turns + self.after) * self.body.depth()
@@ -190,11 +181,7 @@ class PoolConfig(PlanConfig):
     It is for encoders: packed documents, a state and the sight `past` are refused.
     """
 
-    size: int = 2
-
-    def __post_init__(self) -> None:
-        if self.size < 2:
-            raise ConfigError("size", want="at least 2", got=self.size)
+    size: Annotated[int, within("at least 2", lambda size: size >= 2)] = 2
 
     def depth(self) -> int:
         return 0

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from heddle.core import check_at_least, part
+from heddle.core import Positive, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, InitialValues, Place, Role
 from heddle.nn.stack.plan import Plan, PlanConfig, PlanOutput
@@ -14,10 +14,7 @@ class RootedConfig(PlanConfig):
     """Repeat a body with its own weights; before each, the input is mixed with the embedded stream."""
 
     body: PlanConfig
-    times: int
-
-    def __post_init__(self) -> None:
-        check_at_least(1, times=self.times)
+    times: Positive
 
     def depth(self) -> int:
         return self.times * self.body.depth()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from heddle.core import Config, check_share, part
+from heddle.core import Config, Share, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import InitialValues, Module, Role
 
@@ -48,10 +48,7 @@ class LastLayer(Tap):
 class TransparentConfig(TapConfig):
     """Transparent attention: each decoder layer has its own mixture of all encoder layers (Bapna et al. 2018)."""
 
-    dropout: float = 0.0  # of the mixture's logits
-
-    def __post_init__(self) -> None:
-        check_share(dropout=self.dropout)
+    dropout: Share = 0.0  # of the mixture's logits
 
     def build(self, encoder_depth: int, decoder_depth: int) -> Tap:
         return Transparent(encoder_depth + 1, decoder_depth, self.dropout)

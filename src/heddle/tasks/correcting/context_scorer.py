@@ -50,9 +50,8 @@ class ContextScorer:
                 looks[-1].append((at, len(places[at]) if inside else -1))
                 if inside:
                     places[at].append((shared, [other[shared], ids[0][shared]]))
-        found = score_tokens(
-            self._model, [TokenQueries(r[: self._context], p) for r, p in zip(rows, places, strict=True)]
-        )
+        queries = [TokenQueries(r[: self._context], p) for r, p in zip(rows, places, strict=True)]
+        found = score_tokens(self._model, queries)
         gains = [[one - other for one, other in segment] for segment in found]
         by_slot = iter([[0.0 if place < 0 else gains[at][place] for at, place in look] for look in looks])
         return [[next(by_slot) for slot in segment.slots if slot.known] for segment in segments]

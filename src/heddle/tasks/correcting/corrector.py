@@ -115,11 +115,7 @@ class Corrector:
         found = []
         for start, end in split_segments(text):
             chunk = text[start:end]
-            spans = [
-                span
-                for span in find_words(chunk)
-                if not is_word_fragment(text, start + span.start, start + span.end, end)
-            ]
+            spans = [s for s in find_words(chunk) if not is_word_fragment(text, start + s.start, start + s.end, end)]
             slots = []
             for at, span in enumerate(spans):
                 options, known = self._suggester.suggest(chunk, spans, at), self._suggester.words.knows(span.text)

@@ -35,11 +35,8 @@ def prior(letter: str) -> dict[str, float]:
     """Return the prior probability of each way to write a letter; they sum to one."""
     if letter == LAST:
         return {LAST: 1.0}
-    others = {
-        c: 6.0 * (c in key_neighbours(letter)) + 6.0 * (c in similar_sounding(letter)) + 0.5
-        for c in LETTERS
-        if c != letter
-    }
+    near, alike = key_neighbours(letter), similar_sounding(letter)
+    others = {c: 6.0 * (c in near) + 6.0 * (c in alike) + 0.5 for c in LETTERS if c != letter}
     added = {c: 8.0 * (c == letter) + 2.0 * (c in key_neighbours(letter)) + 1.0 for c in LETTERS}
     plain = unicodedata.normalize("NFD", letter)[0]
     if plain != letter and plain in others:

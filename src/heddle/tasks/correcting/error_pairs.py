@@ -26,9 +26,8 @@ def parse_error_pairs(text: str, name: str = "pairs") -> list[ErrorPair]:
             continue
         right, mark, wrongs = line.partition("\t" if "\t" in line else ":")
         if not mark or not right.strip() or not wrongs.strip():
-            raise DataError(
-                f"{name}:{number}: want `right: wrong wrong` or `right<tab>wrong`, got {brief(line.strip())}"
-            )
+            want = "`right: wrong wrong` or `right<tab>wrong`"
+            raise DataError(f"{name}:{number}: want {want}, got {brief(line.strip())}")
         found += [(right.strip(), wrong) for wrong in wrongs.split()]
     return [pair for pair in found if "_" not in "".join(pair) and pair[0].lower() != pair[1].lower()]
 

@@ -108,9 +108,7 @@ class ConstraintCompiler:
         grammar = None if constraints.grammar is None else self._grammars.compile(constraints.grammar)
         if not constraints.require and not constraints.forbid:
             return CompiledConstraints(self._vocabulary, grammar, None)
-        require, forbid = (
-            [phrase.encode() for phrase in phrases] for phrases in (constraints.require, constraints.forbid)
-        )
+        require, forbid = ([phrase.encode() for phrase in each] for each in (constraints.require, constraints.forbid))
         return CompiledConstraints(self._vocabulary, grammar, CompiledPhrases(self._vocabulary, require, forbid))
 
 

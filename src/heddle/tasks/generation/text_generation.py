@@ -60,9 +60,8 @@ class TextGenerator:
         The new text of each obeys the constraints, if there are any.
         """
         if self.model.reads_source:
-            plain = [
-                Request(self.tokenizer.special_tokens.decoder_start, self.tokenizer.source(text)) for text in texts
-            ]
+            start = self.tokenizer.special_tokens.decoder_start
+            plain = [Request(start, self.tokenizer.source(text)) for text in texts]
         else:
             plain = [Request(self.tokenizer.opened(text)) for text in texts]
         if rules is None or rules == UNCONSTRAINED:
@@ -102,9 +101,8 @@ class TextGenerator:
             return token
         ids = self.tokenizer.encode(token)
         if len(ids) != 1:
-            raise ConfigError(
-                "bias", want=f"texts of one token, not {len(ids)}; heddle.rules(forbid=...) bans phrases", got=token
-            )
+            want = f"texts of one token, not {len(ids)}; heddle.rules(forbid=...) bans phrases"
+            raise ConfigError("bias", want=want, got=token)
         return ids[0]
 
     def stream(

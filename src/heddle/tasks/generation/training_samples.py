@@ -31,13 +31,10 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
             return _translations(model, tokenizer, held_out())
         refusal = UsageError(f"samples: {type(model).__name__} writes none")
         writer = require(model, AutoregressiveModel, refusal)
-        generation = GenerationConfig(
-            max_tokens=TOKENS,
-            choice=MultinomialSampling(temperature=0.8, top_k=50, seed=seed),
-        )
-        return tokenizer.decode(
-            generate(writer, [tokenizer.special_tokens.document_start], with_special_tokens(generation, tokenizer))[0]
-        )
+        choice = MultinomialSampling(temperature=0.8, top_k=50, seed=seed)
+        generation = GenerationConfig(max_tokens=TOKENS, choice=choice)
+        config = with_special_tokens(generation, tokenizer)
+        return tokenizer.decode(generate(writer, [tokenizer.special_tokens.document_start], config)[0])
 
     return write
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from heddle.core import ConfigError, MissingExtra, nearest
+from heddle.core import ConfigError, MissingExtra
 from heddle.decoding.search import token_f1
 
 Similarity = Callable[[str, str], float]  # (candidate, reference) -> 0 to 1
@@ -64,7 +64,5 @@ SIMILARITIES: dict[str, Callable[[], Similarity]] = {"bleu": bleu, "chrf": lambd
 def similarity_named(name: str) -> Similarity:
     """Return the similarity of a name."""
     if name not in SIMILARITIES:
-        raise ConfigError(
-            "utility", want=f"one of {', '.join(SIMILARITIES)}", got=name, near=nearest(name, SIMILARITIES)
-        )
+        raise ConfigError.unknown("utility", name, SIMILARITIES)
     return SIMILARITIES[name]()

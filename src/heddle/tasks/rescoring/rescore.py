@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from heddle.core import Config, ConfigError, DamageError, DataError, UsageError, nearest, settings
+from heddle.core import Config, ConfigError, DamageError, DataError, UsageError, settings
 from heddle.decoding.scoring import Continuation, MaskedText, SharedPrefix, score_continuations, scoring_windows
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model, require
 from heddle.tasks.metrics import CorpusMetric, MetricCounts
@@ -98,9 +98,8 @@ class Rescorer:
     def _request(self, each: NBest, text: str, scoring_model: ScoringModel) -> _ScoringRequest:
         source = each.source if scoring_model.model.reads_source else None
         if source is None and scoring_model.model.reads_source:
-            raise DataError(
-                f"source: want the text that was translated, since {scoring_model.name} is an encoder-decoder"
-            )
+            want = "the text that was translated"
+            raise DataError(f"source: want {want}, since {scoring_model.name} is an encoder-decoder")
         return _ScoringRequest(self.config.text(text), each.context, source)
 
 
@@ -110,9 +109,8 @@ def text_logprobs(
     """Return the log-probability in nats of each text given its context; for an encoder, the pseudo-log-likelihood."""
     found = _logprobs(scoring_model, requests, config)
     if not all(map(math.isfinite, found)):
-        raise DamageError(
-            f"{scoring_model.name}: log-probabilities are not finite: the weights are damaged or the training diverged"
-        )
+        fault = "log-probabilities are not finite: the weights are damaged or the training diverged"
+        raise DamageError(f"{scoring_model.name}: {fault}")
     return found
 
 
@@ -125,9 +123,8 @@ def _logprobs(scoring_model: ScoringModel, requests: Sequence[_ScoringRequest], 
     if not model.can_generate:
         mask_id(tokenizer, scoring_model.name)
         hidings = (MaskedText(*each) for each in zip(ids, after, strict=True))
-        return [
-            -float(x.double().sum()) for x in masked_token_nll(require(model, Encoder, refusal), tokenizer, hidings)
-        ]
+        losses = masked_token_nll(require(model, Encoder, refusal), tokenizer, hidings)
+        return [-float(x.double().sum()) for x in losses]
     closed = [[*own, tokenizer.end] for own in ids] if config.ending == "document" else ids
     rows = [Continuation(*each) for each in zip(closed, after, strict=True)]
     if model.reads_source:
@@ -204,7 +201,7 @@ def feature_weights(
     weights = dict.fromkeys(names, 1.0) | dict.fromkeys(models, weight) | {WORDS: bonus}
     for name in given:
         if name not in weights:
-            raise ConfigError("weight", want=f"one of {', '.join(weights)}", got=name, near=nearest(name, weights))
+            raise ConfigError.unknown("weight", name, weights)
     return FeatureWeights(weights | dict(given), next(iter(names), None))
 
 

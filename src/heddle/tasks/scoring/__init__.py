@@ -1,12 +1,6 @@
 """Scoring: log-probability and surprisal of texts by token, word and sentence; perplexity of held-out text."""
 
-from heddle.tasks.scoring.nll import (
-    conditional_token_nll,
-    mask_id,
-    masked_token_nll,
-    token_nll,
-    with_special_tokens,
-)
+from heddle.tasks.scoring.nll import conditional_token_nll, mask_id, masked_token_nll, token_nll, with_special_tokens
 from heddle.tasks.scoring.perplexity import Evaluation, evaluate, evaluate_chats
 from heddle.tasks.scoring.text_scoring import (
     ScoringConfig,

@@ -4,18 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from heddle.core import UsageError
+from heddle.decoding import scoring
 from heddle.decoding.generation import GenerationConfig
-from heddle.decoding.scoring import (
-    Continuation,
-    Document,
-    Losses,
-    MaskedText,
-    ScoringWindows,
-    TokenLoss,
-    nll_given_source,
-    nll_masked,
-    nll_sliding_window,
-)
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel
 from heddle.text.tokenizers import MASK, Tokenizer
 
@@ -29,34 +19,36 @@ def with_special_tokens(config: GenerationConfig, tokenizer: Tokenizer) -> Gener
 def token_nll(
     model: LanguageModel,
     tokenizer: Tokenizer,
-    documents: Iterable[Document | Continuation],
-    windows: ScoringWindows,
-    token_loss: TokenLoss | None = None,
-) -> Iterator[Losses]:
+    documents: Iterable[scoring.Document | scoring.Continuation],
+    windows: scoring.ScoringWindows,
+    token_loss: scoring.TokenLoss | None = None,
+) -> Iterator[scoring.Losses]:
     """Yield the NLL of each token of documents under a language model, in nats."""
     first, *rest = tokenizer.special_tokens.document_start
-    return nll_sliding_window(model, _with_prefix(rest, documents), windows, first, token_loss)
+    return scoring.nll_sliding_window(model, _with_prefix(rest, documents), windows, first, token_loss)
 
 
 def conditional_token_nll(
     model: EncoderDecoder,
     tokenizer: Tokenizer,
     sources: Sequence[str],
-    documents: Iterable[Continuation],
-    token_loss: TokenLoss | None = None,
-) -> Iterator[Losses]:
+    documents: Iterable[scoring.Continuation],
+    token_loss: scoring.TokenLoss | None = None,
+) -> Iterator[scoring.Losses]:
     """Yield the NLL of each token of targets under an encoder-decoder, given the text of each source."""
     first, *rest = tokenizer.special_tokens.decoder_start
     framed = [tokenizer.special_tokens.source.apply(ids) for ids in tokenizer.encode_many(sources)]
-    return iter(nll_given_source(model, framed, list(_with_prefix(rest, documents)), first, token_loss))
+    return iter(scoring.nll_given_source(model, framed, list(_with_prefix(rest, documents)), first, token_loss))
 
 
-def masked_token_nll(model: Encoder, tokenizer: Tokenizer, texts: Iterable[MaskedText]) -> Iterator[Losses]:
+def masked_token_nll(
+    model: Encoder, tokenizer: Tokenizer, texts: Iterable[scoring.MaskedText]
+) -> Iterator[scoring.Losses]:
     """Yield the NLL of each masked token of texts under an encoder (pseudo-log-likelihood, Salazar et al. 2020)."""
     special_tokens = tokenizer.special_tokens
     first, *rest = special_tokens.document_start
     framed = (replace(t, left=[*rest, *t.left], right=[*t.right, *special_tokens.text.after]) for t in texts)
-    return nll_masked(model, framed, mask_id(tokenizer), first)
+    return scoring.nll_masked(model, framed, mask_id(tokenizer), first)
 
 
 def mask_id(tokenizer: Tokenizer, caller: str = "score") -> int:
@@ -67,13 +59,13 @@ def mask_id(tokenizer: Tokenizer, caller: str = "score") -> int:
 
 
 def _with_prefix(
-    prefix: Sequence[int], documents: Iterable[Document | Continuation]
-) -> Iterator[Document | Continuation]:
+    prefix: Sequence[int], documents: Iterable[scoring.Document | scoring.Continuation]
+) -> Iterator[scoring.Document | scoring.Continuation]:
     """Yield documents with a prefix of ids put before them."""
     for document in documents:
         if not prefix:
             yield document
-        elif isinstance(document, Continuation):
+        elif isinstance(document, scoring.Continuation):
             yield replace(document, context=[*prefix, *document.context])
         else:
-            yield Continuation(document, prefix)
+            yield scoring.Continuation(document, prefix)

@@ -132,9 +132,8 @@ def evaluate_chats(
         raise UsageError("carry: want none for conversations, since each begins anew")
     model = require(model, LanguageModel, UsageError("evaluate: want a language model for conversations"))
     windows, counts = scoring_windows(model, window, stride), _Counts()
-    nats = math.fsum(
-        float(losses.double().sum()) for losses in _answer_losses(model, chats, windows, tokenizer, counts)
-    )
+    losses = _answer_losses(model, chats, windows, tokenizer, counts)
+    nats = math.fsum(float(each.double().sum()) for each in losses)
     if not counts.documents:
         raise DataError("evaluation: want one conversation or more, got none")
     return _evaluation(nats, counts, windows)
@@ -198,12 +197,8 @@ def _check_ids(shards: Shards, tokenizer: Tokenizer) -> None:
 
 def _stored(shards: Shards, tokenizer: Tokenizer, counts: _Counts) -> Iterator[NDArray[Any]]:
     _check_ids(shards, tokenizer)
-    counts.documents, counts.tokens, counts.words, counts.bytes = (
-        shards.count,
-        shards.tokens,
-        shards.words,
-        shards.bytes,
-    )
+    counts.documents, counts.tokens = shards.count, shards.tokens
+    counts.words, counts.bytes = shards.words, shards.bytes
     return (shards.document(i) for i in range(shards.count))
 
 

@@ -202,9 +202,8 @@ class TextScorer:
         if any(each.source is not None for each in inputs):
             raise UsageError("score: want no source, since a language model has no encoder")
         windows = scoring_windows(model, self.config.window, self.config.stride)
-        return token_nll(
-            model, self.tokenizer, documents, windows, None if members is None else any_token_loss(model, members)
-        )
+        token_loss = None if members is None else any_token_loss(model, members)
+        return token_nll(model, self.tokenizer, documents, windows, token_loss)
 
     def _sources(self, inputs: Sequence[ScoringInput]) -> list[str]:
         sources = [each.source for each in inputs if each.source is not None]

@@ -139,9 +139,7 @@ def block_special_token_injection(pipeline: Tokenizer) -> None:
     Byte-level models need no split, since no merge ends in a special token. A unigram model always does.
     """
     special = [token.content for token in pipeline.get_added_tokens_decoder().values() if token.special]
-    spelt = sorted(
-        _spellable_tokens(pipeline, special), key=lambda name: (-len(name), name)
-    )  # a fixed order, for the fingerprint
+    spelt = sorted(_spellable_tokens(pipeline, special), key=lambda name: (-len(name), name))  # for the fingerprint
     if not spelt:
         return
     firsts: dict[str, list[str]] = {}

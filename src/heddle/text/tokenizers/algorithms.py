@@ -24,10 +24,7 @@ from heddle.text.tokenizers.tokenizer import (
 )
 
 # Patterns of word tokenizers; a line end is a word too. `<|` is always separate: no text spells a special token.
-WORDS = {
-    "apart": r"\n|\w+(?:['’]\w+)*|[^\w\s]",
-    "attached": r"\n|<\||(?:[^\s<]|<(?!\|))+",
-}
+WORDS = {"apart": r"\n|\w+(?:['’]\w+)*|[^\w\s]", "attached": r"\n|<\||(?:[^\s<]|<(?!\|))+"}
 SPECIAL = re.compile(r"<\|[a-z0-9_]*[a-z0-9][a-z0-9_]*\|>")
 UNBOUNDED = 1 << 31
 LETTERS = 256  # that WordPiece always keeps; of more, the most frequent in a quarter of its vocabulary

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}  # what the shell expects of a process ended by them
@@ -34,9 +34,7 @@ class Signals:
             self._before[which] = signal.signal(which, self._catch)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for which, handler in self._before.items():
             signal.signal(which, handler)
 

@@ -3,13 +3,14 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from heddle.core import Config, Purpose, check_at_least, key, settings
+from heddle.core import Config, Positive, Purpose, key, settings, within
 from heddle.data.rows import Batch
 from heddle.models.networks import Model
 from heddle.nn.state import State
@@ -25,12 +26,10 @@ LEAST = 1e-6  # added to a gradient's norm, which may be zero
 class GuardConfig(Config):
     """When a step is skipped, and when skipping must end the run."""
 
-    spike: float = 20.0  # times the running mean of the gradient's norm
-    patience: int = 20  # good steps before a spike can be detected
-    in_a_row: int = 5  # bad steps that stop the run
-
-    def __post_init__(self) -> None:
-        check_at_least(1, spike=self.spike, patience=self.patience, in_a_row=self.in_a_row)
+    # times the running mean of the gradient's norm
+    spike: Annotated[float, within("at least 1", lambda spike: spike >= 1)] = 20.0
+    patience: Positive = 20  # good steps before a spike can be detected
+    in_a_row: Positive = 5  # bad steps that stop the run
 
 
 @dataclass
@@ -145,9 +144,7 @@ class Step:
         self.before = [None] * len(pieces)
         self.accumulation.begin(self.device)
         for index, piece in enumerate(pieces):
-            place = (
-                self.processes.rank * len(pieces) + index
-            )  # in the whole batch, so that dropout does not depend on the process
+            place = self.processes.rank * len(pieces) + index  # in the whole batch: dropout is the same on any process
             with self._gradient_sync(last=index == len(pieces) - 1):
                 loss = self._accumulate(piece, index, key(self.seed, Purpose.DROPOUT, number, place), weight)
             self.accumulation.add(loss)

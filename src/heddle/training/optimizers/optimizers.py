@@ -4,13 +4,13 @@ import importlib.util
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from heddle.core import Config, ConfigError, DamageError, part
+from heddle.core import Config, ConfigError, DamageError, part, within
 from heddle.models.networks import Model
 from heddle.nn.base import Role, roles_of
 from heddle.nn.channels import ROUTER_BIAS_RATE
@@ -162,9 +162,8 @@ class MuonConfig(OptimizerConfig):
         rest = {n: (r, p) for n, (r, p) in by_role(model, TRAINED).items() if n not in matrices}
         if not matrices:
             raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
-        muon = Muon(
-            [p for _, p in matrices.values()], self.learning_rate, self.momentum, self.weight_decay, model.compute
-        )
+        weights = [p for _, p in matrices.values()]
+        muon = Muon(weights, self.learning_rate, self.momentum, self.weight_decay, model.compute)
         return Optimizers(model, [muon, self.rest.over(rest)] if rest else [muon])
 
 
@@ -272,22 +271,16 @@ def _ramp(step: int, warmup: int) -> float:
     return min(1.0, (step + 1) / (warmup + 1))
 
 
-def _check_schedule(warmup: int, floor: float = 0.0) -> None:
-    if warmup < 0:
-        raise ConfigError("warmup", want="0 or more steps", got=warmup)
-    if not 0 <= floor <= 1:
-        raise ConfigError("floor", want="0 to 1, of the peak rate", got=floor)
+Warmup = Annotated[int, within("0 or more steps", lambda warmup: warmup >= 0)]
+Floor = Annotated[float, within("0 to 1, of the peak rate", lambda floor: 0 <= floor <= 1)]
 
 
 @part("cosine")
 class CosineConfig(ScheduleConfig):
     """Warm-up, then cosine decay to a floor (Loshchilov & Hutter 2017)."""
 
-    warmup: int = 100
-    floor: float = 0.1
-
-    def __post_init__(self) -> None:
-        _check_schedule(self.warmup, self.floor)
+    warmup: Warmup = 100
+    floor: Floor = 0.1
 
     def factor(self, step: int, steps: int) -> float:
         if step < self.warmup:
@@ -300,14 +293,9 @@ class CosineConfig(ScheduleConfig):
 class StableDecayConfig(ScheduleConfig):
     """Warm-up, constant, then linear decay over the last part (WSD, Hu et al. 2024)."""
 
-    warmup: int = 100
-    decay: float = 0.3  # of all steps
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_schedule(self.warmup, self.floor)
-        if not 0 <= self.decay <= 1:
-            raise ConfigError("decay", want="0 to 1, of all steps", got=self.decay)
+    warmup: Warmup = 100
+    decay: Annotated[float, within("0 to 1, of all steps", lambda decay: 0 <= decay <= 1)] = 0.3  # of all steps
+    floor: Floor = 0.0
 
     def factor(self, step: int, steps: int) -> float:
         falling = max(1.0, self.decay * steps)
@@ -319,10 +307,7 @@ class StableDecayConfig(ScheduleConfig):
 class InverseSquareRootConfig(ScheduleConfig):
     """Warm-up, then decay with the inverse square root of the step (Vaswani et al. 2017)."""
 
-    warmup: int = 4000
-
-    def __post_init__(self) -> None:
-        _check_schedule(self.warmup)
+    warmup: Warmup = 4000
 
     def factor(self, step: int, steps: int) -> float:
         return min((step + 1) / (self.warmup + 1), math.sqrt((self.warmup + 1) / (step + 1)))
@@ -332,10 +317,7 @@ class InverseSquareRootConfig(ScheduleConfig):
 class ConstantConfig(ScheduleConfig):
     """Warm-up, then constant."""
 
-    warmup: int = 0
-
-    def __post_init__(self) -> None:
-        _check_schedule(self.warmup)
+    warmup: Warmup = 0
 
     def factor(self, step: int, steps: int) -> float:
         return _ramp(step, self.warmup)

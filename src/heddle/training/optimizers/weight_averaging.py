@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.core import Config, ConfigError, Count, Positive, part
 from heddle.models.networks import Model
 
 
@@ -40,10 +40,7 @@ class MovingAverageConfig(WeightAverageConfig):
 class PlainAverageConfig(WeightAverageConfig):
     """Take the mean of all steps after one."""
 
-    begin: int = 0
-
-    def __post_init__(self) -> None:
-        check_at_least(0, begin=self.begin)
+    begin: Count = 0
 
     def share(self, steps: Tensor, begin: Tensor) -> Tensor:
         return 1 / (steps - self.begin).clamp(min=1)
@@ -56,10 +53,7 @@ class TriggeredAverageConfig(WeightAverageConfig):
     It has when it is above the best of those measured more than `patience` validations before it.
     """
 
-    patience: int = 5
-
-    def __post_init__(self) -> None:
-        check_at_least(1, patience=self.patience)
+    patience: Positive = 5
 
     def share(self, steps: Tensor, begin: Tensor) -> Tensor:
         return 1 / (steps - begin).clamp(min=1)

@@ -115,10 +115,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     entrance = f"{prefix}embeddings"
     yield from map_names({f"embedding.table.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
     yield from map_names({"embedding.position.weight": f"{entrance}.position_embeddings.weight"})
-    names = {
-        "embedding.norm": f"{entrance}.LayerNorm",
-        "embedding.map": f"{prefix}encoder.embedding_hidden_mapping_in",
-    }
+    names = {"embedding.norm": f"{entrance}.LayerNorm", "embedding.map": f"{prefix}encoder.embedding_hidden_mapping_in"}
     for group, loop in enumerate(find(encoder.plan, LoopConfig)):
         stack = f"stack.{group}.body" if isinstance(encoder.plan, ChainConfig) else "stack.body"
         within = f"{prefix}encoder.albert_layer_groups.{group}.albert_layers"

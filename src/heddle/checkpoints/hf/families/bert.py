@@ -132,9 +132,8 @@ def extras(
 ) -> OutputParts:
     """Return the parts of outputs: pooler, head for tokens, dropout rates."""
     rate, activation = read_classifier_dropout(hf), hf.word("hidden_act", ACTIVATIONS, "gelu")
-    return OutputParts(
-        replace(head, norm=one(made.plan, LayerNormConfig)), pooling, activation, {ROW: rate, TOKEN: rate}
-    )
+    head = replace(head, norm=one(made.plan, LayerNormConfig))
+    return OutputParts(head, pooling, activation, {ROW: rate, TOKEN: rate})
 
 
 def read_classifier_dropout(hf: HfConfig) -> float:

@@ -70,11 +70,8 @@ def _attention(hf: HfConfig) -> LatentAttentionConfig:
     heads, biased = hf.number("num_attention_heads"), hf.flag("attention_bias", False)
     if hf.maybe_number("num_key_value_heads") is not None:
         hf.only("num_key_value_heads", heads)
-    widths = LatentWidthsConfig(
-        key=hf.number("qk_nope_head_dim"),
-        rotary=hf.number("qk_rope_head_dim"),
-        value=hf.number("v_head_dim"),
-    )
+    key, rotary, value = (hf.number(f"{name}_head_dim") for name in ("qk_nope", "qk_rope", "v"))
+    widths = LatentWidthsConfig(key=key, rotary=rotary, value=value)
     return LatentAttentionConfig(
         heads=heads,
         latent=hf.number("kv_lora_rank"),

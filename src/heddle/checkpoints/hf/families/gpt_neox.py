@@ -29,11 +29,8 @@ def read(hf: HfConfig) -> LanguageModelConfig:
         projections=ProjectionsConfig(bias=biased, output_bias=biased),
         dropout=hf.real("attention_dropout", 0.0),
     )
-    channel = FeedForwardConfig(
-        hidden=hf.number("intermediate_size"),
-        activation=hf.word("hidden_act", ACTIVATIONS, "gelu"),
-        bias=True,
-    )
+    hidden, activation = hf.number("intermediate_size"), hf.word("hidden_act", ACTIVATIONS, "gelu")
+    channel = FeedForwardConfig(hidden=hidden, activation=activation, bias=True)
     if hf.flag("use_parallel_residual", True):
         both = SumConfig(parts=(attention, channel), norms=(norm, norm))
         block = pre_norm(both, norm=NoNormConfig(), dropout=drop)

@@ -158,6 +158,5 @@ def _count(block: BlockConfig) -> int:
 
 
 MIXTRAL = Family("mixtral", ("MixtralForCausalLM",), read_mixtral, write_mixtral, mixtral_weight_maps, IGNORED)
-QWEN3_MOE = Family(
-    "qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe, write_qwen3_moe, qwen3_moe_weight_maps, IGNORED
-)
+_QWEN3_MOE = ("Qwen3MoeForCausalLM",)
+QWEN3_MOE = Family("qwen3_moe", _QWEN3_MOE, read_qwen3_moe, write_qwen3_moe, qwen3_moe_weight_maps, IGNORED)

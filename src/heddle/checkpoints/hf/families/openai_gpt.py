@@ -15,12 +15,7 @@ from heddle.nn.channels import FeedForwardConfig
 from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.stack import BranchConfig, EntryConfig, RepeatConfig
 
-ACTIVATIONS = {
-    "gelu": "gelu_tanh",
-    "relu": "relu",
-    "silu": "swish",
-    "swish": "swish",
-}  # `gelu`: the tanh form
+ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "swish", "swish": "swish"}  # `gelu`: the tanh form
 IGNORED = gpt2.IGNORED | {"is_decoder", "n_ctx", "n_special", "predict_special_tokens", "pruned_heads"}
 UNUSED = frozenset({"position_ids", "transformer.position_ids"})
 

@@ -60,9 +60,7 @@ FeedForwardKind = tuple[type[FeedForwardConfig] | type[GatedFeedForwardConfig], 
 
 
 def _feed_forward(hf: HfConfig) -> FeedForwardKind:
-    known: dict[str, FeedForwardKind] = {
-        name: (FeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()
-    }
+    known: dict[str, FeedForwardKind] = {name: (FeedForwardConfig, found) for name, found in ACTIVATIONS.items()}
     known |= {f"gated-{name}": (GatedFeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()}
     known["gated-gelu"] = (GatedFeedForwardConfig, "gelu_tanh")  # an exception in transformers
     return hf.word("feed_forward_proj", known, "relu")
