@@ -43,8 +43,8 @@ def test_captured_steps_choose_the_ids_of_plain_ones(name: str) -> None:
 def test_steps_of_these_families_are_graphs(name: str) -> None:
     model = config(name).build(1).eval().to(GPU)
     generate(model, PROMPTS, GenerationConfig(max_tokens=40))
-    (kept,) = cuda_graphs._KEPT[model].values()
-    assert all(act.graph is not None for act in kept.acts)
+    (kept,) = cuda_graphs._CACHED[model].values()
+    assert all(graph.graph is not None for graph in kept.graphs)
 
 
 def test_steps_are_captured_anew_where_weights_have_moved() -> None:
@@ -68,7 +68,7 @@ def test_captured_readings_of_proposals_write_what_plain_steps_write(name: str) 
             assert step.id is not None
             rows[step.row].append(step.id)
         assert rows == plain
-    graphs = [act.graph for kept in cuda_graphs._KEPT.get(model, {}).values() for act in kept.acts]
+    graphs = [graph.graph for kept in cuda_graphs._CACHED.get(model, {}).values() for graph in kept.graphs]
     assert all(graph is not None for graph in graphs) and bool(graphs) == (name != "lstm_lm")
 
 
