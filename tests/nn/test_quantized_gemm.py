@@ -19,6 +19,7 @@ INTERPRETED = """
 import json
 import torch, triton
 import triton.language as tl
+from triton.runtime import interpreter
 from heddle.nn.quantization import Int8Linear
 from heddle.nn.kernels import quantized_gemm as gemm
 from heddle.nn.quantization.quantized_linear import PortableInt4Linear, quantize_int4
@@ -29,6 +30,13 @@ def plain(codes):  # an interpreter knows no assembly
 
 gemm._unpack = plain
 worst = {}
+patch = interpreter._patch_lang_tensor
+
+def patch_index(tensor, scope):  # Triton 3.6 calls int() on an array of one number, which NumPy 2.4 refuses
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+interpreter._patch_lang_tensor = patch_index
 
 def look(kind, found, wanted):
     off = ((found.float() - wanted).abs().max() / wanted.abs().max()).item()
