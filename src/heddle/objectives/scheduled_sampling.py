@@ -49,9 +49,8 @@ class LinearSamplingConfig(ScheduledSamplingConfig):
     """Let the share grow evenly from nothing to `most`."""
 
     most: Most = 1.0
-    over: Annotated[float, within("above 0, up to 1", lambda over: 0 < over <= 1)] = (
-        1.0  # the part of training in which it grows
-    )
+    # the part of training in which it grows
+    over: Annotated[float, within("above 0, up to 1", lambda over: 0 < over <= 1)] = 1.0
     draw: Draw = "sample"
 
     def share_at(self, step: int, steps: int) -> float | None:

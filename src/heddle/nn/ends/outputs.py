@@ -236,9 +236,8 @@ class EmbeddingOutputConfig(OutputConfig):
 
     name: str = "embedding"
     normalised: bool = True  # to length 1
-    temperature: Annotated[float, within("above 0", lambda temperature: temperature > 0)] = (
-        0.05  # of the softmax over similarities
-    )
+    # of the softmax over similarities
+    temperature: Annotated[float, within("above 0", lambda temperature: temperature > 0)] = 0.05
     reads = "pooled"
 
     def build(self, vocab: int | None, width: int) -> Output:

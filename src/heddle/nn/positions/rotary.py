@@ -136,9 +136,8 @@ class RotaryPositionConfig(PositionConfig):
     provides = "rotation"
 
     base: Base = 10_000.0
-    share: Annotated[float, within("above 0 and at most 1", lambda share: 0 < share <= 1)] = (
-        1.0  # of each head's width that is rotated, from its start
-    )
+    # of each head's width that is rotated, from its start
+    share: Annotated[float, within("above 0 and at most 1", lambda share: 0 < share <= 1)] = 1.0
     order: Literal["halves", "interleaved"] = "halves"  # a pair is one feature of each half, or two neighbours
     scaling: RotaryScalingConfig = NoScalingConfig()
 
