@@ -46,19 +46,15 @@ class TrainingExample:
 class Chat:
     """A chat template with a tokenizer: `chat.ids([{"role": "user", "content": "Hi"}])` is the prompt for an answer.
 
-    `settings` are further variables of the template, such as enable_thinking; their texts are trusted. bos_token and
-    eos_token are the tokenizer's unless set.
+    `settings` are further variables of the template, such as enable_thinking; their texts are trusted. The special
+    tokens (bos_token, eos_token, pad_token, ...) are the tokenizer's unless set; one that it lacks is undefined.
     """
 
     def __init__(self, template: str, tokenizer: Tokenizer, settings: Mapping[str, object] | None = None) -> None:
         self.template = Template(template)
         self.tokenizer = tokenizer
-        named: dict[str, object] = {
-            "bos_token": tokenizer.token(tokenizer.special_tokens.begin),
-            "eos_token": tokenizer.token(tokenizer.special_tokens.end),
-        }
-        named |= dict(settings or {})
-        self._settings = {name: trusted(value) for name, value in named.items()}
+        special = {name: tokenizer.token(id) for name, id in tokenizer.special_tokens.named_ids.items()}
+        self._settings = {name: trusted(value) for name, value in {**special, **(settings or {})}.items()}
         self._control_tokens = ControlTokens(tokenizer, template)
 
     def render(self, messages: Messages, *, add_generation_prompt: bool = True, tools: Tools = None) -> MarkedText:

@@ -3,13 +3,13 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import suppress
 
 from heddle.core import brief, hint
 from heddle.text.template.marked import EMPTY, WRITTEN, MarkedText
 from heddle.text.template.methods import cased, joined, method, on, replace, splitlines, stripped
-from heddle.text.template.operations import PlainCopy, View, add, item, iterate, ordered, plain, to_int, to_str, to_text
+from heddle.text.template.operations import PlainCopy, add, item, iterate, ordered, plain, to_int, to_str, to_text
 from heddle.text.template.parsing import GENERATION
 from heddle.text.template.rendering import Rendering, call
 from heddle.text.template.tests import TESTS
@@ -31,10 +31,8 @@ def _default(run: Rendering, value: Value, /, default_value: Value = EMPTY, bool
 
 
 def _length(run: Rendering, value: Value, /) -> Value:
-    if isinstance(value, MarkedText | list | tuple | dict | range | View):
+    if isinstance(value, Sized):
         return len(value)
-    if isinstance(value, Undefined):
-        return 0
     raise TemplateError(f"{kind(value)} has no length")
 
 
@@ -130,12 +128,6 @@ def _round(
     return {"ceil": math.ceil, "floor": math.floor}[to_str(method)](value * 10**digits) / 10**digits
 
 
-def _abs(run: Rendering, value: Value, /) -> Value:
-    if not isinstance(value, int | float):
-        raise TemplateError(f"{kind(value)} has no size")
-    return abs(value)
-
-
 def _sum(run: Rendering, value: Value, /, attribute: Value = None, start: Value = 0) -> Value:
     for one in iterate(run, value):
         start = add(run, start, one if attribute is None else attribute_of(run, one, attribute))
@@ -183,46 +175,41 @@ def _reverse(run: Rendering, value: Value, /) -> Value:
     return Generator(reversed(iterate(run, value)))
 
 
-def _items(run: Rendering, value: Value, /) -> Value:
-    if isinstance(value, Undefined):
-        return Generator(iter(()))
-    if not isinstance(value, dict):
+def _lazy(body: Callable[..., Iterator[Value]]) -> Filter:
+    """Return a filter that gives a generator, which does nothing before it is iterated."""
+    return lambda run, value, /, *given, **named: Generator(body(run, value, *given, **named))
+
+
+def _items(run: Rendering, value: Value, /) -> Iterator[Value]:
+    if not isinstance(value, dict | Undefined):
         raise TemplateError(f"want a table, got {kind(value)}")
-    return Generator(iter(value.items()))
+    yield from value.items() if isinstance(value, dict) else ()
 
 
-def _map(run: Rendering, value: Value, /, *given: Value, **named: Value) -> Value:
-    def each() -> Iterator[Value]:
-        for one in iterate(run, value or []):
-            if given:
-                yield call(run, known(FILTERS, to_str(given[0]), "filter"), one, *given[1:], **named)
-            else:
-                yield attribute_of(run, one, named["attribute"], named.get("default"))
-
+def _map(run: Rendering, value: Value, /, *given: Value, **named: Value) -> Iterator[Value]:
     if not given and not {"attribute"} <= named.keys() <= {"attribute", "default"}:
         raise TemplateError("map wants a filter or attribute=name")
-    return Generator(each())
+    for one in iterate(run, value or []):
+        if given:
+            yield call(run, known(FILTERS, to_str(given[0]), "filter"), one, *given[1:], **named)
+        else:
+            yield attribute_of(run, one, named["attribute"], named.get("default"))
 
 
 def _chosen(wanted: bool, by_attribute: bool) -> Filter:
-    def apply(run: Rendering, value: Value, /, *given: Value, **named: Value) -> Value:
-        path = given[:1] if by_attribute else ()
-        test = given[len(path) :]
-
-        def each() -> Iterator[Value]:
-            for one in iterate(run, value or []):
-                run.spend()
-                found = attribute_of(run, one, path[0]) if path else one
-                if test:
-                    found = call(run, known(TESTS, to_str(test[0]), "test"), found, *test[1:], **named)
-                if bool(found) is wanted:
-                    yield one
-
-        if by_attribute and not path:
+    def each(run: Rendering, value: Value, /, *given: Value, **named: Value) -> Iterator[Value]:
+        if by_attribute and not given:
             raise TemplateError("want the name of an attribute")
-        return Generator(each())
+        test = given[1:] if by_attribute else given
+        for one in iterate(run, value or []):
+            run.spend()
+            found = attribute_of(run, one, given[0]) if by_attribute else one
+            if test:
+                found = call(run, known(TESTS, to_str(test[0]), "test"), found, *test[1:], **named)
+            if bool(found) is wanted:
+                yield one
 
-    return apply
+    return _lazy(each)
 
 
 def _folded(run: Rendering, value: Value, case_sensitive: Value) -> Value:
@@ -234,7 +221,7 @@ def _folded(run: Rendering, value: Value, case_sensitive: Value) -> Value:
 
 def _sort_key(run: Rendering, case_sensitive: Value, attribute: Value) -> Callable[[Value], Value]:
     """Return the key of a value: itself, or the list of its attributes, which commas separate."""
-    paths = [attribute] if isinstance(attribute, int) else [] if attribute is None else iterate(run, attribute)
+    paths: list[Value] = [] if attribute is None else [attribute]
     if isinstance(attribute, MarkedText):
         paths = [*attribute.split(",")]
 
@@ -253,12 +240,7 @@ def _sort(
 
 
 def _dictsort(
-    run: Rendering,
-    value: Value,
-    /,
-    case_sensitive: Value = False,
-    by: Value = KEY,
-    reverse: Value = False,
+    run: Rendering, value: Value, /, case_sensitive: Value = False, by: Value = KEY, reverse: Value = False
 ) -> Value:
     if not isinstance(value, dict):
         raise TemplateError(f"want a table, got {kind(value)}")
@@ -266,13 +248,14 @@ def _dictsort(
     return ordered(run, iterate(run, value.items()), _sort_key(run, case_sensitive, position), bool(reverse))
 
 
-def _unique(run: Rendering, value: Value, /, case_sensitive: Value = False, attribute: Value = None) -> Value:
-    key = _sort_key(run, case_sensitive, attribute)
-    first: dict[object, Value] = {}
+def _unique(run: Rendering, value: Value, /, case_sensitive: Value = False, attribute: Value = None) -> Iterator[Value]:
+    key, seen = _sort_key(run, case_sensitive, attribute), set[object]()
     for one in iterate(run, value):
         found = plain(run, key(one))
-        first.setdefault(found[0] if isinstance(found, list) else found, one)
-    return Generator(iter(first.values()))
+        found = tuple(found) if isinstance(found, list) and attribute is not None else found
+        if found not in seen:
+            seen.add(found)
+            yield one
 
 
 def _extreme(largest: bool) -> Filter:
@@ -284,7 +267,7 @@ def _extreme(largest: bool) -> Filter:
 
 
 FILTERS: Mapping[str, Filter] = {
-    "abs": _abs,
+    "abs": lambda run, value, /: abs(value),
     "capitalize": _on_text(cased(str.capitalize)),
     **dict.fromkeys(("count", "length"), _length),
     **dict.fromkeys(("d", "default"), _default),
@@ -293,12 +276,12 @@ FILTERS: Mapping[str, Filter] = {
     "float": _number(float, 0.0),
     "indent": _on_text(_indent),
     "int": _number(int, 0),
-    "items": _items,
+    "items": _lazy(_items),
     "join": _join,
     "last": _last,
     "list": lambda run, value, /: iterate(run, value),
     "lower": _on_text(cased(str.lower)),
-    "map": _map,
+    "map": _lazy(_map),
     "max": _extreme(True),
     "min": _extreme(False),
     "reject": _chosen(False, False),
@@ -315,7 +298,7 @@ FILTERS: Mapping[str, Filter] = {
     "title": _on_text(cased(_titled)),
     "tojson": _to_json,
     "trim": _on_text(stripped(True, True)),
-    "unique": _unique,
+    "unique": _lazy(_unique),
     "upper": _on_text(cased(str.upper)),
     GENERATION: lambda run, value, /: to_text(run, value).marked(WRITTEN),
 }

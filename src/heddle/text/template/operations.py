@@ -1,8 +1,9 @@
 """Operators, iteration and conversion to text, each counted against the limits."""
 
 import operator
-from collections.abc import Callable, ItemsView, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, KeysView, Mapping, Sized, ValuesView
 from itertools import islice
+from typing import Any
 
 from heddle.text.template.marked import EMPTY, MarkedText
 from heddle.text.template.rendering import PACE, Rendering
@@ -10,21 +11,19 @@ from heddle.text.template.values import Function, Generator, Namespace, Template
 
 LARGEST = 1 << 62  # integers that a template computes
 Number = int | float  # bool is one too, as in Python
-View = KeysView | ItemsView | ValuesView
+View = KeysView | ItemsView | ValuesView  # type: ignore[type-arg]  # for isinstance
 Scalar = MarkedText | int | float | None
 
 
 def iterate(run: Rendering, value: Value) -> list[Value]:
     """Return the items that a loop goes through: of a table its keys, of a text its characters."""
-    if isinstance(value, MarkedText | list | tuple | dict | range | View):
-        run.items(len(value))
-        return list(value)
     if isinstance(value, Generator):
         found = list(islice(value.items, run.limits.items + 1))
         run.items(len(found))
         return found
-    if isinstance(value, Undefined):
-        return []
+    if isinstance(value, Sized) and isinstance(value, Iterable):
+        run.items(len(value))
+        return list(value)
     raise TemplateError(f"cannot go through {kind(value)}")
 
 
@@ -99,10 +98,9 @@ def add(run: Rendering, left: Value, right: Value) -> Value:
     if isinstance(left, MarkedText) and isinstance(right, MarkedText):
         run.text(len(left) + len(right))
         return left + right
-    for sequence in (list, tuple):
-        if isinstance(left, sequence) and isinstance(right, sequence):
-            run.items(len(left) + len(right))
-            return left + right
+    if isinstance(left, list | tuple) and type(left) is type(right):
+        run.items(len(left) + len(right))
+        return operator.add(left, right)
     return _arithmetic("+", operator.add, left, right)
 
 
@@ -166,19 +164,18 @@ BINARY: Mapping[str, Callable[[Rendering, Value, Value], Value]] = {
 
 def same(run: Rendering, left: Value, right: Value) -> bool:
     """Return whether two values are equal; every part counts."""
-    run.spend()
-    containers = list | tuple | dict | View
-    if isinstance(left, containers) and isinstance(right, containers):
-        return plain(run, left) == plain(run, right)
-    return left == right
+    if isinstance(left, Scalar) or isinstance(right, Scalar):
+        return left == right
+    return plain(run, left) == plain(run, right)
 
 
 def _less(run: Rendering, left: Value, right: Value) -> bool:
     for side in (left, right):
         if isinstance(side, Undefined):
             raise side.fault()
+    first: Any = plain(run, left)
     try:
-        return bool(operator.lt(plain(run, left), plain(run, right)))
+        return bool(first < plain(run, right))
     except TypeError:
         raise TemplateError(f"cannot order {kind(left)} and {kind(right)}") from None
 
@@ -209,9 +206,9 @@ COMPARE: Mapping[str, Comparison] = {
 
 def ordered(run: Rendering, values: list[Value], key: Callable[[Value], Value], reverse: bool = False) -> list[Value]:
     """Return values in order; those that are equal stay as they were."""
-    keys = [plain(run, key(value)) for value in values]
+    keys: list[Any] = [plain(run, key(value)) for value in values]
     try:
-        order = sorted(range(len(values)), key=keys.__getitem__, reverse=reverse)  # type: ignore[arg-type]
+        order = sorted(range(len(values)), key=keys.__getitem__, reverse=reverse)
     except TypeError:
         raise TemplateError("cannot order values of these types") from None
     return [values[i] for i in order]

@@ -14,6 +14,7 @@ from heddle.text.template.values import Function, TemplateError, Value
 
 OFTEN = 256  # steps between two checks of the clock
 PACE = 256  # characters that cost as much as one step
+NONSENSE = (TypeError, ValueError, ArithmeticError, LookupError)  # arguments too many, of a wrong name or kind
 DEEPEST = 100  # nested expressions and statements, including macros
 
 
@@ -79,9 +80,10 @@ class Rendering:
                 raise TemplateError(f"no statement is called {type(node).__name__.lower()!r} here")
             with self.deeper():
                 return handlers[type(node)](self, node)
-        except TemplateError as fault:
+        except (TemplateError, *NONSENSE) as error:
+            fault = error if isinstance(error, TemplateError) else TemplateError("cannot be evaluated")
             fault.line = fault.line or node.lineno
-            raise
+            raise fault from None
 
     def deeper(self) -> "Rendering":
         """Enter one level of nesting, up to the limit; `with` leaves it again."""
@@ -120,5 +122,5 @@ def call(run: Rendering, function: Function, /, *given: Value, **named: Value) -
     """Call a function; wrong arguments are an error of the template."""
     try:
         return function.body(run, *given, **named)
-    except (TypeError, ValueError, ArithmeticError, LookupError):  # too many, a wrong name, a number without sense
+    except NONSENSE:
         raise TemplateError(f"{function.name} cannot take these arguments") from None

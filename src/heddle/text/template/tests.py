@@ -1,7 +1,6 @@
 """Jinja tests (`value is name`) that chat templates use."""
 
 from collections.abc import Callable, Mapping
-from types import UnionType
 
 from heddle.text.template.marked import MarkedText
 from heddle.text.template.operations import COMPARE, View, to_int
@@ -11,7 +10,7 @@ from heddle.text.template.values import Function, Generator, Undefined, Value
 Test = Callable[..., Value]
 
 
-def _is(types: type | UnionType) -> Test:
+def _is(*types: type) -> Test:
     return lambda run, value, /: isinstance(value, types)
 
 
@@ -30,25 +29,25 @@ def _same_as(run: Rendering, value: Value, /, other: Value) -> Value:
     return value is other or (isinstance(value, MarkedText | int | float) and value == other)
 
 
-SEQUENCES = MarkedText | list | tuple | dict | range | Undefined
+SEQUENCES = (MarkedText, list, tuple, dict, range, Undefined)
 
 TESTS: Mapping[str, Test] = {
     "boolean": _is(bool),
-    "callable": _is(Function | Undefined),
+    "callable": _is(Function, Undefined),
     "defined": lambda run, value, /: not isinstance(value, Undefined),
     "divisibleby": _divisible,
     "even": lambda run, value, /: to_int(value) % 2 == 0,
     "false": lambda run, value, /: value is False,
     "float": _is(float),
     "integer": lambda run, value, /: isinstance(value, int) and not isinstance(value, bool),
-    "iterable": lambda run, value, /: isinstance(value, SEQUENCES | Generator | View),
+    "iterable": lambda run, value, /: isinstance(value, (*SEQUENCES, Generator, View)),
     "lower": _is_case(str.islower),
     "mapping": _is(dict),
     "none": lambda run, value, /: value is None,
-    "number": _is(int | float),
+    "number": _is(int, float),
     "odd": lambda run, value, /: to_int(value) % 2 == 1,
     "sameas": _same_as,
-    "sequence": _is(SEQUENCES),
+    "sequence": _is(*SEQUENCES),
     "string": _is(MarkedText),
     "true": lambda run, value, /: value is True,
     "undefined": _is(Undefined),

@@ -34,8 +34,11 @@ class Undefined:
     def __hash__(self) -> int:
         return 0
 
-    def __bool__(self) -> bool:
-        return False
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator["Value"]:
+        return iter(())
 
     def __repr__(self) -> str:
         return "Undefined"  # as Jinja writes it inside a list
