@@ -1,6 +1,7 @@
 """Chat: ids as in Hugging Face, control tokens from the template only, and the mask of the assistant's ids."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 from text.chats import TEMPLATES
 from tokenizers import AddedToken, normalizers
 
+from heddle.checkpoints.hf import infer_special_tokens
 from heddle.core import UsageError
 from heddle.text.chat import Chat, find_template, load_template
 from heddle.text.chat.builtin_templates import BUILTIN
-from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, SpecialTokens, Tokenizer
+from heddle.text.formats import read_tokenizer
+from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, SpecialTokens, Tokenizer, load_tokenizer
 from heddle.text.tokenizers.tokenizer import Pipeline
 
 NAMES = (
@@ -276,6 +279,47 @@ def test_values_that_are_no_plain_data_are_refused() -> None:
 def test_settings_of_the_template_are_trusted() -> None:
     chat = Chat("{{ start }}{{ messages[0].content }}", TOKENIZER, {"start": "<|im_start|>"})
     assert chat.ids(HELLO)[0] == TOKENIZER.special["<|im_start|>"]
+
+
+NAMED = (
+    "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}|{{ cls_token }}|{{ sep_token }}|{{ mask_token }}"
+)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"eos_token": "<|end|>"},
+        {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"},
+        {"bos_token": "<|user|>", "eos_token": "<|end|>", "unk_token": "<|endoftext|>", "mask_token": "<|eot_id|>"},
+        {"eos_token": "<|end|>", "cls_token": "<|user|>", "sep_token": "<|im_end|>"},
+    ],
+    ids=str,
+)
+def test_the_special_tokens_of_an_imported_tokenizer_are_those_that_hugging_face_passes(
+    named: dict[str, str], tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    pipeline = Pipeline.from_str(TOKENIZER._pipeline.to_str())
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=pipeline, chat_template=NAMED, **named)
+    theirs.save_pretrained(tmp_path)
+    special = infer_special_tokens(read_tokenizer(tmp_path), {"bos_token_id": 3}, {})
+    imported = Tokenizer(Pipeline.from_str(TOKENIZER._pipeline.to_str()), special)
+    (tmp_path / "run").mkdir()
+    imported.save(tmp_path / "run" / "tokenizer.json")
+    for tokenizer in (imported, load_tokenizer(tmp_path / "run" / "tokenizer.json")):
+        found = Chat(NAMED, tokenizer).render(HELLO)
+        assert found.plain == theirs.apply_chat_template(HELLO, tokenize=False)
+        assert CONTROLS.issuperset(Chat(NAMED.replace("|", ""), tokenizer).ids(HELLO))
+
+
+def test_names_of_special_tokens_do_not_change_a_fingerprint() -> None:
+    special = TOKENIZER.special_tokens
+    pipeline = TOKENIZER._pipeline.to_str()
+    bare, named = (
+        Tokenizer(Pipeline.from_str(pipeline), replace(special, named=n)) for n in (None, (("pad_token", 1),))
+    )
+    assert bare.fingerprint == named.fingerprint
 
 
 def test_a_tokenizer_of_others_without_control_tokens_takes_a_plain_template() -> None:

@@ -347,17 +347,18 @@ def test_generation_marks_what_the_model_writes() -> None:
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 WRONG = {
-    "{% if x %}": "line 1: want elif or else or endif, got the end of the template",
-    "a\n{% endif %}": "line 2: no statement is called 'endif' here",
-    "{% iff x %}": "line 1: no statement is called 'iff' here",
+    "{% if x %}": "line 1: Unexpected end of template. Jinja was looking for the following tags: "
+    "'elif' or 'else' or 'endif'. The innermost block that needs to be closed is 'if'.",
+    "a\n{% endif %}": "line 2: Encountered unknown tag 'endif'.",
+    "{% iff x %}": "line 1: Encountered unknown tag 'iff'.",
     "{{ x | trimm }}": "line 1: no filter is called 'trimm'; did you mean 'trim'?",
     "{{ x is strin }}": "line 1: no test is called 'strin'; did you mean 'string'?",
-    "{{ x": "line 1: cannot read the end",
-    "{{ 'x }}": 'line 1: cannot read "\'x }}"',
-    "{{ (1 }}": "line 1: } closes nothing",
-    "{{ 1 + }}": "line 1: want a value, got 'the end'",
-    "{{ 1 2 }}": "line 1: want the end, got '2'",
-    "{# x": "line 1: a comment does not end",
+    "{{ x": "line 1: unexpected end of template, expected 'end of print statement'.",
+    "{{ 'x }}": 'line 1: unexpected char "\'" at 3',
+    "{{ (1 }}": "line 1: unexpected '}', expected ')'",
+    "{{ 1 + }}": "line 1: unexpected 'end of print statement'",
+    "{{ 1 2 }}": "line 1: expected token 'end of print statement', got 'integer'",
+    "{# x": "line 1: Missing end of comment tag",
     "{% break %}": "line 1: break stands outside of a loop",
     "\n\n{{ x.y.z }}": "line 3: y is undefined",
     "{{ x.y() }}": "line 1: y is undefined",

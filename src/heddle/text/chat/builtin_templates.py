@@ -19,11 +19,11 @@ LLAMA2 = """\
 {%- set system = messages[0].content if messages[0].role == 'system' else none %}
 {%- for message in (messages if system is none else messages[1:]) %}
 {%- if message.role == 'user' %}
-{{- bos_token + '[INST] ' }}
+{{- bos_token ~ '[INST] ' }}
 {%- if loop.first and system is not none %}{{- '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' }}{% endif %}
 {{- message.content | trim + ' [/INST]' }}
 {%- elif message.role == 'assistant' %}
-{%- generation %}{{ ' ' + message.content | trim + ' ' + eos_token }}{% endgeneration %}
+{%- generation %}{{ ' ' + message.content | trim + ' ' ~ eos_token }}{% endgeneration %}
 {%- else %}
 {{- raise_exception('the turns are those of user and assistant, after one of system; got ' + message.role) }}
 {%- endif %}

@@ -46,19 +46,15 @@ class TrainingExample:
 class Chat:
     """A chat template with a tokenizer: `chat.ids([{"role": "user", "content": "Hi"}])` is the prompt for an answer.
 
-    `settings` are further variables of the template, such as enable_thinking; their texts are trusted. bos_token and
-    eos_token are the tokenizer's unless set.
+    `settings` are further variables of the template, such as enable_thinking; their texts are trusted. The special
+    tokens (bos_token, eos_token, pad_token, ...) are the tokenizer's unless set; one that it lacks is undefined.
     """
 
     def __init__(self, template: str, tokenizer: Tokenizer, settings: Mapping[str, object] | None = None) -> None:
         self.template = Template(template)
         self.tokenizer = tokenizer
-        named: dict[str, object] = {
-            "bos_token": tokenizer.token(tokenizer.special_tokens.begin),
-            "eos_token": tokenizer.token(tokenizer.special_tokens.end),
-        }
-        named |= dict(settings or {})
-        self._settings = {name: trusted(value) for name, value in named.items()}
+        special = {name: tokenizer.token(id) for name, id in tokenizer.special_tokens.named_ids.items()}
+        self._settings = {name: trusted(value) for name, value in {**special, **(settings or {})}.items()}
         self._control_tokens = ControlTokens(tokenizer, template)
 
     def render(self, messages: Messages, *, add_generation_prompt: bool = True, tools: Tools = None) -> MarkedText:
@@ -88,7 +84,7 @@ class Chat:
             text = self._answers(messages, text, tools)
         example = TrainingExample([], [], [])
         for start, stop, which in text.spans(WRITTEN):
-            span = text.between(start, stop)
+            span = text[start:stop]
             found = self._control_tokens.encode(span)
             example.ids.extend(found)
             example.assistant_mask.extend([which] * len(found))
@@ -108,12 +104,12 @@ class Chat:
                 raise UsageError(
                     "chat template: rewrites earlier turns; to tell answers apart it needs {% generation %}"
                 )
-            answer = rendered.between(len(before), len(after))
+            answer = rendered[len(before) : len(after)]
             ends = [stop for _, stop, id in self._control_tokens.find(answer) if id in self.stops.ids]
             stop = len(before) + (ends[0] if ends else len(answer))
-            pieces += [rendered.between(last, len(before)), rendered.between(len(before), stop).marked(WRITTEN)]
+            pieces += [rendered[last : len(before)], rendered[len(before) : stop].marked(WRITTEN)]
             last = stop
-        return MarkedText("").join([*pieces, rendered.between(last, len(rendered))])
+        return MarkedText("").join([*pieces, rendered[last:]])
 
     @cached_property
     def stops(self) -> StopSequences:
@@ -127,7 +123,7 @@ class Chat:
             except UsageError:  # some templates refuse these turns
                 continue
             start, stop = text.plain.rfind(answer) + len(answer), text.plain.rfind(again)
-            after = text.between(start, stop if stop > start else len(text))
+            after = text[start : stop if stop > start else len(text)]
             found = next(self._control_tokens.find(after), None)
             if found is not None:
                 ids.append(found[2])
@@ -140,7 +136,7 @@ def _up_to(message: Message, text: MarkedText) -> MarkedText:
     """Return what a template writes before an answer that is the first message."""
     content = message.get("content")
     start = text.plain.rfind(content.strip()) if isinstance(content, str) else 0
-    return text.between(0, max(0, start))
+    return text[: max(0, start)]
 
 
 def _message(message: Message, number: int) -> Value:

@@ -35,10 +35,10 @@ class ControlTokens:
         ids: list[int] = []
         at = 0
         for start, stop, id in self.find(text):
-            ids += self._encode_text(text.between(at, start))
+            ids += self._encode_text(text[at:start])
             ids.append(id)
             at = stop
-        return ids + self._encode_text(text.between(at, len(text)))
+        return ids + self._encode_text(text[at:])
 
     def find(self, text: MarkedText) -> Iterator[tuple[int, int, int]]:
         """Yield every control token of the template: where it starts and stops, and its id.

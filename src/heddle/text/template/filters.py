@@ -1,71 +1,111 @@
 """Jinja filters (`value | name`) that chat templates use."""
 
+import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import suppress
 
 from heddle.core import brief, hint
-from heddle.text.template.marked import MarkedText
-from heddle.text.template.methods import cased, joined, pairs, replace, stripped
-from heddle.text.template.operations import add, item, iterate, kind, ordered, same, to_int, to_str, to_text
-from heddle.text.template.rendering import Rendering
-from heddle.text.template.tests import TESTS, Test
-from heddle.text.template.to_json import WIDEST, to_json
-from heddle.text.template.values import UNDEFINED, TemplateError, Undefined, Value, truth
+from heddle.text.template.marked import EMPTY, WRITTEN, MarkedText
+from heddle.text.template.methods import cased, joined, method, on, replace, splitlines, stripped
+from heddle.text.template.operations import PlainCopy, add, item, iterate, ordered, plain, to_int, to_str, to_text
+from heddle.text.template.parsing import GENERATION
+from heddle.text.template.rendering import Rendering, call
+from heddle.text.template.tests import TESTS
+from heddle.text.template.values import UNDEFINED, Function, Generator, TemplateError, Undefined, Value, kind
 
 Filter = Callable[..., Value]
 MOST_DIGITS = 100  # characters of a number that is written as text
+WIDEST = 16  # spaces of indentation
+COMMON, KEY = MarkedText("common"), MarkedText("key")
 
 
 def _on_text(body: Filter) -> Filter:
     """Return a method of texts as a filter, which takes other values as they are written out."""
-    return lambda run, value, /, *given, **named: body(run, to_text(run, value), *given, **named)
+    return lambda run, value, /, *given, **named: on(run, body, to_text(run, value), *given, **named)
 
 
-def _default(run: Rendering, value: Value, /, default_value: Value = None, boolean: Value = False) -> Value:
-    empty = isinstance(value, Undefined) or (truth(boolean) and not truth(value))
-    return (MarkedText("") if default_value is None else default_value) if empty else value
+def _default(run: Rendering, value: Value, /, default_value: Value = EMPTY, boolean: Value = False) -> Value:
+    return default_value if isinstance(value, Undefined) or (boolean and not value) else value
 
 
 def _length(run: Rendering, value: Value, /) -> Value:
-    if isinstance(value, MarkedText | list | tuple | dict):
+    if isinstance(value, Sized):
         return len(value)
-    if isinstance(value, Undefined):
-        return 0
     raise TemplateError(f"{kind(value)} has no length")
 
 
-def _join(run: Rendering, value: Value, /, d: Value = None, attribute: Value = None) -> Value:
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def _join(run: Rendering, value: Value, /, d: Value = EMPTY, attribute: Value = None) -> Value:
     values = iterate(run, value)
     if attribute is not None:
-        values = [reach(run, one, attribute) for one in values]
-    return joined(run, MarkedText("") if d is None else to_text(run, d), values)
+        values = [attribute_of(run, one, attribute) for one in values]
+    return joined(run, to_text(run, d), values)
 
 
 def _titled(text: str) -> str:
-    """Capitalise every word, as Jinja's filter has it: letters after a mark such as an apostrophe stay small."""
+    """Capitalise every word as Jinja's filter does: letters after a mark such as an apostrophe stay small."""
     words = re.split(r"([-\s({\[<]+)", text)
     return "".join(word[:1].upper() + word[1:].lower() for word in words)
 
 
-def _first(run: Rendering, value: Value, /) -> Value:
-    return next(iter(iterate(run, value)), UNDEFINED)
+def _replace(run: Rendering, value: Value, /, old: Value, new: Value, count: Value = None) -> Value:
+    return replace(run, to_text(run, value), to_text(run, old), new, count)
 
 
-def _last(run: Rendering, value: Value, /) -> Value:
-    return next(iter(iterate(run, value)[::-1]), UNDEFINED)
+def _indent(run: Rendering, text: MarkedText, /, width: Value = 4, first: Value = False, blank: Value = False) -> Value:
+    spaces = width if isinstance(width, MarkedText) else MarkedText(" ") * min(WIDEST, to_int(width))
+    start, *lines = splitlines(run, text + MarkedText("\n"))
+    run.text(len(text) + len(spaces) * (len(lines) + 1))
+    rest = [spaces + line if line or blank else line for line in lines]
+    return MarkedText("\n").join([spaces + start if first else start, *rest])
 
 
-def _reverse(run: Rendering, value: Value, /) -> Value:
-    return value[::-1] if isinstance(value, MarkedText) else iterate(run, value)[::-1]
+def _to_json(
+    run: Rendering,
+    value: Value,
+    /,
+    ensure_ascii: Value = False,
+    indent: Value = None,
+    separators: Value = None,
+    sort_keys: Value = False,
+) -> Value:
+    """Write a value as json.dumps does."""
+    copy = PlainCopy(run, True)
+    data = copy.of(value)
+    spaces = to_str(indent)[:WIDEST] if isinstance(indent, MarkedText) else indent
+    width = None if spaces is None else spaces if isinstance(spaces, str) else min(WIDEST, to_int(spaces))
+    marks = None if separators is None else tuple(map(to_str, iterate(run, separators)))
+    around = sum(map(len, marks or ())) + (0 if width is None else WIDEST * (copy.depth + 1))
+    run.text(copy.length + copy.items * around)
+    try:
+        text = json.dumps(
+            data,
+            ensure_ascii=bool(ensure_ascii),
+            indent=width,
+            separators=marks,  # type: ignore[arg-type]  # a wrong number of them is refused by json
+            sort_keys=bool(sort_keys),
+        )
+    except TypeError:
+        raise TemplateError(f"cannot write {kind(value)} as JSON") from None
+    run.text(len(text))
+    return MarkedText(text)  # of data mostly, and so not trusted
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
 
 
 def _number(make: Callable[[float | str], float], otherwise: Value) -> Filter:
     def apply(run: Rendering, value: Value, /, default: Value = otherwise) -> Value:
+        if isinstance(value, Undefined):
+            raise value.fault()
         if not isinstance(value, int | float | MarkedText):
             return default
         written = value.plain[:MOST_DIGITS] if isinstance(value, MarkedText) else value
-        for read in (make, lambda number: make(float(number))):  # "3.9" is no whole number, but has one
+        for read in (make, lambda number: make(float(number))):  # "3.9" is no integer, but has one
             with suppress(ValueError, OverflowError):
                 return read(written)
         return default
@@ -73,175 +113,199 @@ def _number(make: Callable[[float | str], float], otherwise: Value) -> Filter:
     return apply
 
 
-def _round(run: Rendering, value: Value, /, precision: Value = 0) -> Value:
-    if not isinstance(value, int | float):
-        raise TemplateError(f"cannot round {kind(value)}")
-    if not 0 <= to_int(precision) <= MOST_DIGITS:
-        raise TemplateError(f"cannot round to {precision} digits")
-    return round(value, to_int(precision))
-
-
-def _abs(run: Rendering, value: Value, /) -> Value:
-    if not isinstance(value, int | float):
-        raise TemplateError(f"{kind(value)} has no size")
-    return abs(value)
+def _round(
+    run: Rendering,
+    value: Value,
+    /,
+    precision: Value = 0,
+    method: Value = COMMON,
+) -> Value:
+    digits = to_int(precision)
+    if not isinstance(value, int | float) or not 0 <= digits <= MOST_DIGITS:
+        raise TemplateError(f"cannot round {kind(value)} to {digits} digits")
+    if to_str(method) == "common":
+        return round(value, digits)
+    return {"ceil": math.ceil, "floor": math.floor}[to_str(method)](value * 10**digits) / 10**digits
 
 
 def _sum(run: Rendering, value: Value, /, attribute: Value = None, start: Value = 0) -> Value:
     for one in iterate(run, value):
-        start = add(run, start, one if attribute is None else reach(run, one, attribute))
+        start = add(run, start, one if attribute is None else attribute_of(run, one, attribute))
     return start
-
-
-def _indent(run: Rendering, value: Value, /, width: Value = 4, first: Value = False, blank: Value = False) -> Value:
-    text, spaces = to_text(run, value), MarkedText(" ") * min(WIDEST, max(0, to_int(width)))
-    run.items(len(text.plain.splitlines()) + 1)
-    lines = text.splitlines() + ([MarkedText("")] if text.plain.endswith("\n") else [])
-    run.text(len(text) + len(spaces) * len(lines))
-    wide = [
-        spaces + line if (line.plain or truth(blank)) and (i or truth(first)) else line for i, line in enumerate(lines)
-    ]
-    return MarkedText("\n").join(wide)
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
 
 
-def reach(run: Rendering, value: Value, path: Value) -> Value:
+def attribute_of(run: Rendering, value: Value, path: Value, default: Value = None) -> Value:
     """Return what a dotted path leads to: `function.name`."""
-    if isinstance(path, int):
-        return item(value, path)
-    for key in to_str(path).split("."):
+    keys: list[Value] = [path] if isinstance(path, int) else [*MarkedText(to_str(path)).split(".")]
+    for key in keys:
         run.spend()
-        value = item(value, int(key) if key.isdigit() else MarkedText(key))
+        digits = isinstance(key, MarkedText) and key.plain.isdigit()
+        value = item_or_method(value, int(to_str(key)) if digits else key)
+        if default is not None and isinstance(value, Undefined):
+            value = default
     return value
 
 
-def _map(run: Rendering, value: Value, /, name: Value = None, *given: Value, **named: Value) -> Value:
-    values = iterate(run, value)
-    if name is None:
-        path, default = named.get("attribute"), named.get("default", UNDEFINED)
-        found = [reach(run, one, path) for one in values]
-        return [default if isinstance(one, Undefined) else one for one in found]
-    apply = known(FILTERS, to_str(name), "filter")
-    return [apply(run, one, *given, **named) for one in values]
+def item_or_method(value: Value, key: Value) -> Value:
+    """Return `value[key]`: an item, else a method."""
+    found = item(value, key)
+    if isinstance(found, Undefined) and isinstance(key, MarkedText):
+        return method(value, key.plain) or found
+    return found
+
+
+def _first(run: Rendering, value: Value, /) -> Value:
+    if isinstance(value, Generator):
+        return next(value.items, UNDEFINED)
+    return next(iter(iterate(run, value)), UNDEFINED)
+
+
+def _last(run: Rendering, value: Value, /) -> Value:
+    if isinstance(value, Generator):
+        raise TemplateError("a generator has no last item; make it a list")
+    return next(reversed(iterate(run, value)), UNDEFINED)
+
+
+def _reverse(run: Rendering, value: Value, /) -> Value:
+    if isinstance(value, MarkedText):
+        return value[::-1]
+    return Generator(reversed(iterate(run, value)))
+
+
+def _lazy(body: Callable[..., Iterator[Value]]) -> Filter:
+    """Return a filter that gives a generator, which does nothing before it is iterated."""
+    return lambda run, value, /, *given, **named: Generator(body(run, value, *given, **named))
+
+
+def _items(run: Rendering, value: Value, /) -> Iterator[Value]:
+    if not isinstance(value, dict | Undefined):
+        raise TemplateError(f"want a table, got {kind(value)}")
+    yield from value.items() if isinstance(value, dict) else ()
+
+
+def _map(run: Rendering, value: Value, /, *given: Value, **named: Value) -> Iterator[Value]:
+    if not given and not {"attribute"} <= named.keys() <= {"attribute", "default"}:
+        raise TemplateError("map wants a filter or attribute=name")
+    for one in iterate(run, value or []):
+        if given:
+            yield call(run, known(FILTERS, to_str(given[0]), "filter"), one, *given[1:], **named)
+        else:
+            yield attribute_of(run, one, named["attribute"], named.get("default"))
 
 
 def _chosen(wanted: bool, by_attribute: bool) -> Filter:
-    def apply(run: Rendering, value: Value, /, *given: Value) -> Value:
-        path = given[:1] if by_attribute else ()
-        name, *more = given[len(path) :] or (None,)
-        predicate: Test = (lambda run, one: truth(one)) if name is None else known(TESTS, to_str(name), "test")
-        return [
-            one
-            for one in iterate(run, value)
-            if truth(predicate(run, reach(run, one, path[0]) if path else one, *more)) == wanted
-        ]
+    def each(run: Rendering, value: Value, /, *given: Value, **named: Value) -> Iterator[Value]:
+        if by_attribute and not given:
+            raise TemplateError("want the name of an attribute")
+        test = given[1:] if by_attribute else given
+        for one in iterate(run, value or []):
+            run.spend()
+            found = attribute_of(run, one, given[0]) if by_attribute else one
+            if test:
+                found = call(run, known(TESTS, to_str(test[0]), "test"), found, *test[1:], **named)
+            if bool(found) is wanted:
+                yield one
 
-    return apply
+    return _lazy(each)
 
 
-def _folded(run: Rendering, value: Value) -> Value:
-    if not isinstance(value, MarkedText):
+def _folded(run: Rendering, value: Value, case_sensitive: Value) -> Value:
+    if case_sensitive or not isinstance(value, MarkedText):
         return value
     run.text(len(value))
     return MarkedText(value.plain.lower())
 
 
+def _sort_key(run: Rendering, case_sensitive: Value, attribute: Value) -> Callable[[Value], Value]:
+    """Return the key of a value: itself, or the list of its attributes, which commas separate."""
+    paths: list[Value] = [] if attribute is None else [attribute]
+    if isinstance(attribute, MarkedText):
+        paths = [*attribute.split(",")]
+
+    def key(one: Value) -> Value:
+        if not paths:
+            return _folded(run, one, case_sensitive)
+        return [_folded(run, attribute_of(run, one, path), case_sensitive) for path in paths]
+
+    return key
+
+
 def _sort(
     run: Rendering, value: Value, /, reverse: Value = False, case_sensitive: Value = False, attribute: Value = None
 ) -> Value:
-    def key(one: Value) -> Value:
-        found = one if attribute is None else reach(run, one, attribute)
-        return found if truth(case_sensitive) else _folded(run, found)
-
-    return ordered(run, iterate(run, value), key, truth(reverse))
+    return ordered(run, iterate(run, value), _sort_key(run, case_sensitive, attribute), bool(reverse))
 
 
-def _dictsort(run: Rendering, value: Value, /, case_sensitive: Value = False, reverse: Value = False) -> Value:
-    def key(pair: Value) -> Value:
-        assert isinstance(pair, tuple)
-        return pair[0] if truth(case_sensitive) else _folded(run, pair[0])
+def _dictsort(
+    run: Rendering, value: Value, /, case_sensitive: Value = False, by: Value = KEY, reverse: Value = False
+) -> Value:
+    if not isinstance(value, dict):
+        raise TemplateError(f"want a table, got {kind(value)}")
+    position = ("key", "value").index(to_str(by))
+    return ordered(run, iterate(run, value.items()), _sort_key(run, case_sensitive, position), bool(reverse))
 
-    return ordered(run, pairs(run, value), key, truth(reverse))
 
-
-def _unique(run: Rendering, value: Value, /) -> Value:
-    found: list[Value] = []
-    seen: list[Value] = []
+def _unique(run: Rendering, value: Value, /, case_sensitive: Value = False, attribute: Value = None) -> Iterator[Value]:
+    key, seen = _sort_key(run, case_sensitive, attribute), set[object]()
     for one in iterate(run, value):
-        folded = _folded(run, one)
-        if not any(same(run, folded, other) for other in seen):
-            found.append(one)
-            seen.append(folded)
-    return found
+        found = plain(run, key(one))
+        found = tuple(found) if isinstance(found, list) and attribute is not None else found
+        if found not in seen:
+            seen.add(found)
+            yield one
 
 
 def _extreme(largest: bool) -> Filter:
-    def apply(run: Rendering, value: Value, /) -> Value:
-        found = ordered(run, iterate(run, value), lambda one: _folded(run, one), largest)
+    def apply(run: Rendering, value: Value, /, case_sensitive: Value = False, attribute: Value = None) -> Value:
+        found = ordered(run, iterate(run, value), _sort_key(run, case_sensitive, attribute), largest)
         return found[0] if found else UNDEFINED
 
     return apply
 
 
-def _string(run: Rendering, value: Value, /) -> Value:
-    return to_text(run, value)
-
-
-def _list(run: Rendering, value: Value, /) -> Value:
-    return iterate(run, value)
-
-
-def _items(run: Rendering, value: Value, /) -> Value:
-    return pairs(run, value)
-
-
-def _safe(run: Rendering, value: Value, /) -> Value:
-    return value
-
-
 FILTERS: Mapping[str, Filter] = {
-    "abs": _abs,
+    "abs": lambda run, value, /: abs(value),
     "capitalize": _on_text(cased(str.capitalize)),
-    "count": _length,
-    "d": _default,
-    "default": _default,
+    **dict.fromkeys(("count", "length"), _length),
+    **dict.fromkeys(("d", "default"), _default),
     "dictsort": _dictsort,
     "first": _first,
     "float": _number(float, 0.0),
-    "indent": _indent,
+    "indent": _on_text(_indent),
     "int": _number(int, 0),
-    "items": _items,
+    "items": _lazy(_items),
     "join": _join,
     "last": _last,
-    "length": _length,
-    "list": _list,
+    "list": lambda run, value, /: iterate(run, value),
     "lower": _on_text(cased(str.lower)),
-    "map": _map,
+    "map": _lazy(_map),
     "max": _extreme(True),
     "min": _extreme(False),
     "reject": _chosen(False, False),
     "rejectattr": _chosen(False, True),
-    "replace": _on_text(replace),
+    "replace": _replace,
     "reverse": _reverse,
     "round": _round,
-    "safe": _safe,
+    "safe": lambda run, value, /: value,
     "select": _chosen(True, False),
     "selectattr": _chosen(True, True),
     "sort": _sort,
-    "string": _string,
+    "string": lambda run, value, /: to_text(run, value),
     "sum": _sum,
     "title": _on_text(cased(_titled)),
-    "tojson": to_json,
+    "tojson": _to_json,
     "trim": _on_text(stripped(True, True)),
-    "unique": _unique,
+    "unique": _lazy(_unique),
     "upper": _on_text(cased(str.upper)),
+    GENERATION: lambda run, value, /: to_text(run, value).marked(WRITTEN),
 }
 
 
-def known(table: Mapping[str, Filter], name: str, what: str) -> Filter:
+def known(table: Mapping[str, Filter], name: str, what: str) -> Function:
     """Return a filter or a test by its name, or say which are near."""
     if name not in table:
         raise TemplateError(f"no {what} is called {brief(name)}{hint(name, table)}")
-    return table[name]
+    return Function(name, table[name])

@@ -10,27 +10,24 @@ from heddle.text.template.operations import to_int, to_str, to_text
 from heddle.text.template.rendering import Rendering
 from heddle.text.template.values import Function, Namespace, TemplateError, Value
 
-DATE = re.compile(r"(?:[^%]|%-?[aAbBdHIjmMpSyYZ%])*")  # no widths: the C library would fill them with spaces
+DATE = re.compile(r"(?:[^%\x00]|%-?[a-zA-Z%])*")  # no widths: the C library would fill them with spaces
 LONGEST_DATE = 200
 
 
-def _range(run: Rendering, first: Value, last: Value = None, step: Value = 1) -> Value:
-    start, stop = (0, to_int(first)) if last is None else (to_int(first), to_int(last))
-    if to_int(step) == 0:
-        raise TemplateError("cannot go by steps of 0")
-    numbers = range(start, stop, to_int(step))
-    run.items(len(numbers) if abs(stop - start) < 1 << 40 else 1 << 40)
-    return list(numbers)
+def _range(run: Rendering, /, *bounds: Value) -> Value:
+    numbers = range(*map(to_int, bounds))
+    run.items(len(numbers) if all(abs(to_int(bound)) < 1 << 40 for bound in bounds) else 1 << 40)
+    return numbers
 
 
 def _namespace(run: Rendering, /, *given: Value, **named: Value) -> Value:
     found = Namespace()
-    for name, value in _table(run, *given, **named).items():
+    for name, value in _dict(run, *given, **named).items():
         found.set(to_str(name), value)
     return found
 
 
-def _table(run: Rendering, /, *given: Value, **named: Value) -> dict[Value, Value]:
+def _dict(run: Rendering, /, *given: Value, **named: Value) -> dict[Value, Value]:
     first = given[0] if given else {}
     if not isinstance(first, dict) or len(given) > 1:
         raise TemplateError("want a table, or name=value")
@@ -38,11 +35,11 @@ def _table(run: Rendering, /, *given: Value, **named: Value) -> dict[Value, Valu
     return first | {MarkedText(name): value for name, value in named.items()}
 
 
-def _raise(run: Rendering, message: Value) -> Value:
+def _raise(run: Rendering, /, message: Value) -> Value:
     raise TemplateError(brief(" ".join(to_text(run, message).plain[:1000].split()), 300)[1:-1])
 
 
-def _now(run: Rendering, format: Value) -> Value:
+def _strftime_now(run: Rendering, /, format: Value) -> Value:
     pattern = to_str(format)
     if len(pattern) > LONGEST_DATE or not DATE.fullmatch(pattern):
         raise TemplateError(f"strftime_now cannot write {brief(pattern)}")
@@ -53,8 +50,8 @@ def _now(run: Rendering, format: Value) -> Value:
 _KNOWN: Mapping[str, Callable[..., Value]] = {
     "range": _range,
     "namespace": _namespace,
-    "dict": _table,
+    "dict": _dict,
     "raise_exception": _raise,
-    "strftime_now": _now,
+    "strftime_now": _strftime_now,
 }
 FUNCTIONS: Mapping[str, Value] = {name: Function(name, body) for name, body in _KNOWN.items()}

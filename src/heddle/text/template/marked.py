@@ -34,11 +34,9 @@ class MarkedText:
         return f"Marked({self.plain!r}, {self.marks!r})"
 
     def __iter__(self) -> Iterator["MarkedText"]:
-        return (self.between(i, i + 1) for i in range(len(self.plain)))
+        return (self[i] for i in range(len(self.plain)))
 
     def __getitem__(self, key: int | slice) -> "MarkedText":
-        if isinstance(key, int):
-            return MarkedText(self.plain[key], self.marks[key])
         return MarkedText(self.plain[key], self.marks[key])
 
     def __add__(self, other: "MarkedText") -> "MarkedText":
@@ -46,10 +44,6 @@ class MarkedText:
 
     def __mul__(self, times: int) -> "MarkedText":
         return MarkedText(self.plain * times, self.marks * times)
-
-    def between(self, start: int, stop: int) -> "MarkedText":
-        """Return the characters from one position to another."""
-        return MarkedText(self.plain[start:stop], self.marks[start:stop])
 
     def marked(self, mark: int) -> "MarkedText":
         """Return the same text with a mark on every character."""
@@ -72,33 +66,25 @@ class MarkedText:
         plain = change(self.plain)
         return MarkedText(plain, self.marks) if len(plain) == len(self.plain) else derived(plain, [self])
 
+    def located(self, pieces: Iterable[str], gap: int = 0) -> list["MarkedText"]:
+        """Return pieces of this text, given in order, with their marks; between two is a gap, or only whitespace."""
+        found, start = list[MarkedText](), 0
+        for piece in pieces:
+            start = self.plain.index(piece, start)
+            found.append(self[start : start + len(piece)])
+            start += len(piece) + gap
+        return found
+
     def strip(self, chars: str | None = None, left: bool = True, right: bool = True) -> "MarkedText":
         """Return the text without whitespace, or without some characters, at its ends."""
         start = len(self.plain) - len(self.plain.lstrip(chars)) if left else 0
         stop = len(self.plain.rstrip(chars)) if right else len(self.plain)
-        return self.between(start, max(start, stop))
+        return self[start : max(start, stop)]
 
     def split(self, by: str | None = None, most: int = -1, right: bool = False) -> list["MarkedText"]:
         """Split at a separator, or at whitespace."""
         pieces = self.plain.rsplit(by, most) if right else self.plain.split(by, most)
-        return list(self._located(pieces, by))
-
-    def _located(self, pieces: Iterable[str], by: str | None) -> Iterator["MarkedText"]:
-        start = 0
-        for piece in pieces:
-            if by is None:  # whitespace lies between, and no piece begins with it but the first
-                start = self.plain.index(piece, start)
-            yield self.between(start, start + len(piece))
-            start += len(piece) + (0 if by is None else len(by))
-
-    def splitlines(self, keep: bool = False) -> list["MarkedText"]:
-        """Return the lines, with or without their ends."""
-        lines: list[MarkedText] = []
-        start = 0
-        for line, bare in zip(self.plain.splitlines(True), self.plain.splitlines(), strict=True):
-            lines.append(self.between(start, start + len(line if keep else bare)))
-            start += len(line)
-        return lines
+        return self.located(pieces, len(by or ""))
 
     def replace(self, old: str, new: "MarkedText", most: int = -1) -> "MarkedText":
         """Replace a text by another, at most `most` times."""
@@ -107,6 +93,9 @@ class MarkedText:
     def join(self, texts: Sequence["MarkedText"]) -> "MarkedText":
         """Join texts with this one between them."""
         return MarkedText(self.plain.join(t.plain for t in texts), self.marks.join(t.marks for t in texts))
+
+
+EMPTY = MarkedText("")
 
 
 def literal(plain: str) -> MarkedText:

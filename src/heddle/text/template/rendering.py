@@ -1,16 +1,20 @@
 """Rendering: one run of a template, with its limits, scopes and output."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
+
+from jinja2 import nodes
 
 from heddle.text.template.marked import MarkedText
-from heddle.text.template.values import UNDEFINED, TemplateError, Value
+from heddle.text.template.values import Function, TemplateError, Value
 
 OFTEN = 256  # steps between two checks of the clock
 PACE = 256  # characters that cost as much as one step
+NONSENSE = (TypeError, ValueError, ArithmeticError, LookupError)  # arguments too many, of a wrong name or kind
 DEEPEST = 100  # nested expressions and statements, including macros
 
 
@@ -24,48 +28,15 @@ class Limits:
     seconds: float = 0.3  # of the thread's CPU time, which does not depend on other processes
 
 
-class Expression(Protocol):
-    """A node with a value."""
-
-    def evaluate(self, run: "Rendering") -> Value:
-        """Return the value."""
-
-
-class Statement(Protocol):
-    """A node that writes output or sets variables."""
-
-    @property
-    def line(self) -> int:
-        """Return its line in the source."""
-
-    def execute(self, run: "Rendering") -> None:
-        """Execute the statement."""
-
-
-class Scope:
-    """Variables, with an outer scope."""
-
-    __slots__ = ("names", "outer")
-
-    def __init__(self, outer: "Scope | None" = None, names: Mapping[str, Value] | None = None) -> None:
-        self.names: dict[str, Value] = {} if names is None else dict(names)
-        self.outer = outer
-
-    def find(self, name: str) -> Value:
-        """Return the value of a variable, from the innermost scope that has it."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.outer
-        return UNDEFINED
+Scope = ChainMap[str, Value]  # variables, the innermost first
+Handlers = Mapping[type[nodes.Node], Callable[["Rendering", Any], Value]]
 
 
 class Rendering:
-    """One rendering: counts steps and characters against the limits, and knows the line of an error."""
+    """One rendering: counts steps and characters against the limits."""
 
     def __init__(self, limits: Limits, scope: Scope) -> None:
-        self.limits, self.scope, self.line = limits, scope, 1
+        self.limits, self.scope = limits, scope
         self.out: list[MarkedText] = []
         self._spent = self._depth = self._length = 0
         self._look = OFTEN
@@ -101,47 +72,55 @@ class Rendering:
             raise TemplateError(f"writes more than {self.limits.length} bytes")
         self.out.append(text)
 
-    def value(self, node: "Expression") -> Value:
-        """Evaluate an expression."""
+    def handle(self, handlers: Handlers, node: nodes.Node) -> Value:
+        """Evaluate or execute one node of the syntax tree; an error inside gets its line."""
         self.spend()
-        with self.deeper():
-            return node.evaluate(self)
+        try:
+            if type(node) not in handlers:
+                raise TemplateError(f"no statement is called {type(node).__name__.lower()!r} here")
+            with self.deeper():
+                return handlers[type(node)](self, node)
+        except (TemplateError, *NONSENSE) as error:
+            fault = error if isinstance(error, TemplateError) else TemplateError("cannot be evaluated")
+            fault.line = fault.line or node.lineno
+            raise fault from None
 
-    def execute(self, body: "Sequence[Statement]") -> None:
-        """Execute statements in order."""
-        with self.deeper():
-            for statement in body:
-                self.spend()
-                self.line = statement.line
-                statement.execute(self)
-
-    @contextmanager
-    def deeper(self) -> Iterator[None]:
-        """Enter one level of nesting, up to the limit."""
+    def deeper(self) -> "Rendering":
+        """Enter one level of nesting, up to the limit; `with` leaves it again."""
         if self._depth >= DEEPEST:
             raise TemplateError(f"nests deeper than {DEEPEST} levels")
         self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
 
     @contextmanager
     def inside(self, outer: Scope, names: Mapping[str, Value] | None = None) -> Iterator[None]:
         """Run in a new scope."""
-        kept, self.scope = self.scope, Scope(outer, names)
+        kept, self.scope = self.scope, outer.new_child(dict(names or {}))
         try:
             yield
         finally:
             self.scope = kept
 
-    @contextmanager
-    def apart(self) -> Iterator[list[MarkedText]]:
-        """Capture output instead of rendering it; it counts when it is rendered."""
-        kept, length = self.out, self._length
-        gathered: list[MarkedText] = []
-        self.out = gathered
+    def capture(self, outer: Scope, write: Callable[[], None]) -> MarkedText:
+        """Return what is written in a new scope, instead of adding it to the output."""
+        kept, length, self.out = self.out, self._length, []
         try:
-            yield gathered
+            with self.inside(outer):
+                write()
+            self.text(sum(map(len, self.out)))
+            return MarkedText("").join(self.out)
         finally:
             self.out, self._length = kept, length
+
+
+def call(run: Rendering, function: Function, /, *given: Value, **named: Value) -> Value:
+    """Call a function; wrong arguments are an error of the template."""
+    try:
+        return function.body(run, *given, **named)
+    except NONSENSE:
+        raise TemplateError(f"{function.name} cannot take these arguments") from None

@@ -1,205 +1,159 @@
-"""Statements of a template; each writes output or sets variables."""
+"""Executes the statements of a template's syntax tree; each writes output or sets variables."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 
-from heddle.text.template.marked import WRITTEN, MarkedText
-from heddle.text.template.operations import iterate, kind, to_text
-from heddle.text.template.rendering import Expression, Rendering, Statement
-from heddle.text.template.values import Function, LoopState, Namespace, TemplateError, Undefined, Value, truth
+from jinja2 import nodes
 
-Body = tuple[Statement, ...]
-
-
-class Break(Exception):
-    """Ends the loop."""
+from heddle.text.template.expressions import evaluate, filter_block
+from heddle.text.template.marked import MarkedText
+from heddle.text.template.operations import iterate, to_text
+from heddle.text.template.rendering import Handlers, Rendering
+from heddle.text.template.values import Function, Namespace, TemplateError, Undefined, Value, kind, loop_state
 
 
-class Continue(Exception):
-    """Continues with the next item of the loop."""
+def execute(run: Rendering, body: Sequence[nodes.Node]) -> None:
+    """Execute statements in order."""
+    for node in body:
+        run.handle(STATEMENTS, node)
 
 
-@dataclass(frozen=True)
-class OutputStatement:
-    """Literal text, or the value of an expression as text."""
-
-    of: Expression
-    line: int
-
-    def execute(self, run: Rendering) -> None:
-        run.write(to_text(run, run.value(self.of)))
+def _output(run: Rendering, node: nodes.Output) -> None:
+    for one in node.nodes:
+        run.write(to_text(run, evaluate(run, one)))
 
 
-@dataclass(frozen=True)
-class If:
-    """`if`: the first body whose condition is true, or the else body."""
-
-    branches: tuple[tuple[Expression, Body], ...]
-    otherwise: Body
-    line: int
-
-    def execute(self, run: Rendering) -> None:
-        for condition, body in self.branches:
-            if truth(run.value(condition)):
-                run.execute(body)
-                return
-        run.execute(self.otherwise)
+def _if(run: Rendering, node: nodes.If) -> None:
+    for branch in (node, *node.elif_):
+        if evaluate(run, branch.test):
+            return execute(run, branch.body)
+    execute(run, node.else_)
 
 
-@dataclass(frozen=True)
-class Target:
-    """The target of an assignment: a variable, a field of a namespace, or several variables to unpack."""
-
-    names: tuple[str, ...]
-    field: str | None = None
-    shared: bool = False
-
-    def take(self, run: Rendering, value: Value) -> None:
-        """Assign the value in the innermost scope."""
-        if self.field is not None:
-            owner = run.scope.find(self.names[0])
-            if not isinstance(owner, Namespace):
-                raise TemplateError(f"cannot set a field of {kind(owner)}")
-            owner.set(self.field, value)
-        elif not self.shared:
-            run.scope.names[self.names[0]] = value
-        else:
-            values = iterate(run, value)
-            if len(values) != len(self.names):
-                raise TemplateError(f"want {len(self.names)} values, got {len(values)}")
-            run.scope.names.update(zip(self.names, values, strict=True))
+# --- variables --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Set:
-    """`set name = value`."""
-
-    target: Target
-    value: Expression
-    line: int
-
-    def execute(self, run: Rendering) -> None:
-        self.target.take(run, run.value(self.value))
-
-
-@dataclass(frozen=True)
-class Capture:
-    """The output of a body, as one text."""
-
-    body: Body
-
-    def evaluate(self, run: Rendering) -> Value:
-        with run.apart() as gathered, run.inside(run.scope):
-            run.execute(self.body)
-        run.text(sum(map(len, gathered)))
-        return MarkedText("").join(gathered)
+def assign(run: Rendering, target: nodes.Node, value: Value) -> None:
+    """Set a variable in the innermost scope, several at once, or a field of a namespace."""
+    if isinstance(target, nodes.Name):
+        run.scope[target.name] = value
+    elif isinstance(target, nodes.NSRef):
+        owner = run.scope.get(target.name, Undefined(target.name))
+        if not isinstance(owner, Namespace):
+            raise TemplateError(f"cannot set a field of {kind(owner)}")
+        owner.set(target.attr, value)
+    elif isinstance(target, nodes.Tuple):
+        values = iterate(run, value)
+        if len(values) != len(target.items):
+            raise TemplateError(f"want {len(target.items)} values, got {len(values)}")
+        for one, part in zip(target.items, values, strict=True):
+            assign(run, one, part)
 
 
-@dataclass(frozen=True)
-class With:
-    """`with`: a body in a new scope with variables."""
+def _assign(run: Rendering, node: nodes.Assign) -> None:
+    assign(run, node.target, evaluate(run, node.node))
 
-    names: tuple[tuple[Target, Expression], ...]
-    body: Body
-    line: int
 
-    def execute(self, run: Rendering) -> None:
-        values = [(target, run.value(value)) for target, value in self.names]
+def _assign_block(run: Rendering, node: nodes.AssignBlock) -> None:
+    text = run.capture(run.scope, lambda: execute(run, node.body))
+    assign(run, node.target, filter_block(run, node.filter, text))
+
+
+def _filter_block(run: Rendering, node: nodes.FilterBlock) -> None:
+    text = run.capture(run.scope, lambda: execute(run, node.body))
+    run.write(to_text(run, filter_block(run, node.filter, text)))
+
+
+def _with(run: Rendering, node: nodes.With) -> None:
+    values = [evaluate(run, value) for value in node.values]
+    with run.inside(run.scope):
+        for target, value in zip(node.targets, values, strict=True):
+            assign(run, target, value)
+        execute(run, node.body)
+
+
+# --- loops ------------------------------------------------------------------------------------------------------------
+
+
+class LoopControl(TemplateError):
+    """Leaves the body of a loop, by break or continue; an error where there is none."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} stands outside of a loop")
+        self.ends_loop = name == "break"
+
+
+def _loop_control(run: Rendering, node: nodes.Break | nodes.Continue) -> None:
+    raise LoopControl(type(node).__name__.lower())
+
+
+def _for(run: Rendering, node: nodes.For) -> None:
+    if node.recursive:
+        raise TemplateError("recursive loops are not supported; a macro can call itself")
+    items = iterate(run, evaluate(run, node.iter))
+    if node.test is not None:
+        items = [item for item in items if _wanted(run, node, node.test, item)]
+    for at, item in enumerate(items):
+        run.spend()
+        with run.inside(run.scope, {"loop": loop_state(items, at)}):
+            assign(run, node.target, item)
+            try:
+                execute(run, node.body)
+            except LoopControl as control:
+                if control.ends_loop:
+                    break
+    if not items:
         with run.inside(run.scope):
-            for target, value in values:
-                target.take(run, value)
-            run.execute(self.body)
+            execute(run, node.else_)
 
 
-@dataclass(frozen=True)
-class Generation:
-    """`generation`: the part that the model writes."""
-
-    body: Body
-    line: int
-
-    def execute(self, run: Rendering) -> None:
-        text = run.value(Capture(self.body))
-        assert isinstance(text, MarkedText)
-        run.write(text.marked(WRITTEN))
+def _wanted(run: Rendering, node: nodes.For, test: nodes.Node, item: Value) -> bool:
+    with run.inside(run.scope):
+        assign(run, node.target, item)
+        return bool(evaluate(run, test))
 
 
-@dataclass(frozen=True)
-class For:
-    """`for`: a body for each item of a list, or the else body if there is none."""
-
-    target: Target
-    over: Expression
-    only: Expression | None
-    body: Body
-    otherwise: Body
-    line: int
-
-    def execute(self, run: Rendering) -> None:
-        items = iterate(run, run.value(self.over))
-        if self.only is not None:
-            items = [item for item in items if self._wanted(run, item)]
-        outer = run.scope
-        loop = LoopState(items)
-        with suppress(Break):
-            for loop.at, item in enumerate(items):
-                run.spend()
-                with run.inside(outer, {"loop": loop}), suppress(Continue):
-                    self.target.take(run, item)
-                    run.execute(self.body)
-        if not items:
-            with run.inside(outer):
-                run.execute(self.otherwise)
-
-    def _wanted(self, run: Rendering, item: Value) -> bool:
-        assert self.only is not None
-        with run.inside(run.scope):
-            self.target.take(run, item)
-            return truth(run.value(self.only))
+# --- macros -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class LoopControl:
-    """`break` or `continue`."""
+def _macro(run: Rendering, node: nodes.Macro) -> None:
+    home = run.scope
 
-    signal: type[Exception]
-    line: int
+    def body(run: Rendering, /, *given: Value, **named: Value) -> MarkedText:
+        def write() -> None:
+            _bind(run, node, given, named)
+            try:
+                execute(run, node.body)
+            except LoopControl as fault:
+                raise TemplateError(str(fault)) from None
 
-    def execute(self, run: Rendering) -> None:
-        raise self.signal
+        return run.capture(home, write)
+
+    home[node.name] = Function(node.name, body)
 
 
-@dataclass(frozen=True)
-class Macro:
-    """`macro`: a body that can be called with arguments."""
+def _bind(run: Rendering, node: nodes.Macro, given: Sequence[Value], named: Mapping[str, Value]) -> None:
+    """Set the parameters of a macro."""
+    names = [parameter.name for parameter in node.args]
+    if len(given) > len(names) or not named.keys() <= set(names[len(given) :]):
+        raise TemplateError(f"{node.name} cannot take these arguments")
+    scope = run.scope.maps[0]
+    scope.update(zip(names, given, strict=False))
+    scope.update(named)
+    defaults = dict(zip(reversed(names), reversed(node.defaults), strict=False))
+    for name in names:
+        if name not in scope:
+            scope[name] = evaluate(run, defaults[name]) if name in defaults else Undefined(name)
 
-    name: str
-    names: tuple[str, ...]
-    defaults: Mapping[str, Expression]
-    body: Body
-    line: int
 
-    def execute(self, run: Rendering) -> None:
-        home = run.scope
-
-        def body(run: Rendering, /, *given: Value, **named: Value) -> Value:
-            line = run.line
-            with run.apart() as gathered, run.inside(home):
-                self._bind(run, given, named)
-                run.execute(self.body)
-            run.line = line
-            run.text(sum(map(len, gathered)))
-            return MarkedText("").join(gathered)
-
-        home.names[self.name] = Function(self.name, body)
-
-    def _bind(self, run: Rendering, given: Sequence[Value], named: Mapping[str, Value]) -> None:
-        if len(given) > len(self.names) or not named.keys() <= set(self.names[len(given) :]):
-            raise TemplateError(f"{self.name} cannot take these arguments")
-        scope = run.scope.names
-        scope.update(zip(self.names, given, strict=False))
-        scope.update(named)
-        for name in self.names:
-            if name not in scope:
-                scope[name] = run.value(self.defaults[name]) if name in self.defaults else Undefined(name)
+STATEMENTS: Handlers = {
+    nodes.Output: _output,
+    nodes.If: _if,
+    nodes.Assign: _assign,
+    nodes.AssignBlock: _assign_block,
+    nodes.FilterBlock: _filter_block,
+    nodes.With: _with,
+    nodes.For: _for,
+    nodes.Break: _loop_control,
+    nodes.Continue: _loop_control,
+    nodes.Macro: _macro,
+}

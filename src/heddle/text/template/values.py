@@ -1,13 +1,14 @@
 """Values of a template. None of them gives access to Python objects."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import final
 
 from heddle.core import UsageError, brief
 from heddle.text.template.marked import TRUSTED, MarkedText
 
-# Marked, bool, int, float, None, list, tuple, dict of scalars to values, and the classes below; nothing else.
+# MarkedText, bool, int, float, None, list, tuple, range, dict (keys are texts, numbers or None) and its views, and the
+# classes below; nothing else. The truth of a value is Python's.
 Value = object
 
 LARGEST = 1 << 1023  # integers from a caller: still representable as a float
@@ -15,7 +16,9 @@ DEEPEST = 40  # levels of nesting in values from a caller; a message has three, 
 
 
 class TemplateError(Exception):
-    """An error in a template; the renderer adds the line."""
+    """An error in a template, with its line once that is known."""
+
+    line: int | None = None
 
 
 @final
@@ -30,6 +33,15 @@ class Undefined:
 
     def __hash__(self) -> int:
         return 0
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator["Value"]:
+        return iter(())
+
+    def __repr__(self) -> str:
+        return "Undefined"  # as Jinja writes it inside a list
 
     def fault(self) -> TemplateError:
         """Return the error that a value is undefined."""
@@ -63,34 +75,51 @@ class Function:
 
 
 @final
-class LoopState:
-    """The variable `loop` inside a loop."""
+@dataclass(frozen=True, eq=False)
+class Generator:
+    """The result of `map`, `select` and similar filters: always true, without a length, iterated once."""
 
-    def __init__(self, items: list[Value]) -> None:
-        self.items, self.at = items, 0
+    items: Iterator[Value]
 
-    def field(self, name: str) -> Value:
-        """Return a field of `loop`."""
-        count = len(self.items)
-        match name:
-            case "previtem":
-                return self.items[self.at - 1] if self.at else Undefined("loop.previtem")
-            case "nextitem":
-                return self.items[self.at + 1] if self.at + 1 < count else Undefined("loop.nextitem")
-            case "cycle":
-                return Function("loop.cycle", lambda run, *values: values[self.at % len(values)])
-        known = {
-            "index": self.at + 1,
-            "index0": self.at,
-            "revindex": count - self.at,
-            "revindex0": count - self.at - 1,
-            "first": self.at == 0,
-            "last": self.at == count - 1,
+
+def loop_state(items: list[Value], at: int) -> Namespace:
+    """Return the variable `loop` inside a loop."""
+    count = len(items)
+    return Namespace(
+        {
+            "index": at + 1,
+            "index0": at,
+            "revindex": count - at,
+            "revindex0": count - at - 1,
+            "first": at == 0,
+            "last": at == count - 1,
             "length": count,
-            "depth": 1,  # of loops that call themselves, which there are none of
+            "depth": 1,  # of recursive loops, which are refused
             "depth0": 0,
+            "previtem": items[at - 1] if at else Undefined("loop.previtem"),
+            "nextitem": items[at + 1] if at + 1 < count else Undefined("loop.nextitem"),
+            "cycle": Function("loop.cycle", lambda run, *values: values[at % len(values)]),
         }
-        return known[name] if name in known else Undefined(f"loop.{name}")
+    )
+
+
+KINDS = {
+    MarkedText: "text",
+    dict: "a table",
+    type(None): "none",
+    bool: "a truth value",
+    int: "a number",
+    float: "a number",
+    Undefined: "undefined",
+    Namespace: "a namespace",
+    Function: "a function",
+    Generator: "a generator",
+}
+
+
+def kind(value: Value) -> str:
+    """Return the name of a value's type, for messages."""
+    return KINDS.get(type(value), "a list")
 
 
 def value_of(data: object, marks: int = 0, depth: int = 0) -> Value:
@@ -113,10 +142,3 @@ def value_of(data: object, marks: int = 0, depth: int = 0) -> Value:
 def trusted(data: object) -> Value:
     """Convert JSON data whose texts are trusted: they come from the tokenizer or the caller, never from a user."""
     return value_of(data, TRUSTED)
-
-
-def truth(value: Value) -> bool:
-    """Return whether a value is true."""
-    if isinstance(value, MarkedText | list | tuple | dict):
-        return len(value) > 0
-    return bool(value) if isinstance(value, bool | int | float) else not (value is None or isinstance(value, Undefined))

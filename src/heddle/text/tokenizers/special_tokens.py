@@ -32,6 +32,7 @@ class SpecialTokens:
     never: tuple[int, ...] = ()  # ids that are never generated
     mask: int | None = None  # replaces a token to be predicted
     pad: int | None = None  # pads rows in other libraries; not used here
+    named: tuple[tuple[str, int], ...] | None = None  # by Hugging Face's names, of an imported tokenizer; for chats
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -48,9 +49,18 @@ class SpecialTokens:
         """Return the ids that begin a target text, at least one."""
         return self.target or (self.begin,)
 
+    @property
+    def named_ids(self) -> dict[str, int]:
+        """Return the ids by Hugging Face's names, such as bos_token; tokens that do not exist are left out."""
+        if self.named is not None:
+            return dict(self.named)
+        ids = {"bos_token": self.begin, "eos_token": self.end, "pad_token": self.pad, "mask_token": self.mask}
+        return {name: id for name, id in ids.items() if id is not None}
+
     def check(self, vocab: int, where: str) -> None:
         """Refuse ids outside a vocabulary."""
         every = [self.mask, self.pad, self.begin, *self.ends, *self.never, *self.decoder_start]
+        every += self.named_ids.values()
         every += [*self.text.apply(()), *self.source.apply(())]
         for id in every:
             if id is not None and not 0 <= id < vocab:
@@ -68,7 +78,9 @@ def heddle_special_tokens(end: int, mask: int | None = None) -> SpecialTokens:
 
 def special_tokens_to_json(special_tokens: SpecialTokens) -> dict[str, Any]:
     """Return special tokens as JSON data."""
-    return asdict(special_tokens)
+    data = asdict(special_tokens)
+    named = data.pop("named")
+    return data if named is None else data | {"named": dict(named)}
 
 
 def special_tokens_from_json(data: object, where: str) -> SpecialTokens:
@@ -86,6 +98,7 @@ def special_tokens_from_json(data: object, where: str) -> SpecialTokens:
             never=_ids(data.get("never", ())),
             mask=None if data.get("mask") is None else _id(data["mask"]),
             pad=None if data.get("pad") is None else _id(data["pad"]),
+            named=None if data.get("named") is None else _named_ids(data["named"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{where}: want special tokens by their purpose; wrong or missing: {error}") from None
@@ -95,6 +108,12 @@ def _sequence_template(data: Mapping[str, Sequence[int]]) -> SequenceTemplate:
     if not isinstance(data, Mapping):
         raise TypeError(f"want ids before and after, got {str(data)[:60]}")
     return SequenceTemplate(_ids(data.get("before", ())), _ids(data.get("after", ())))
+
+
+def _named_ids(data: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    if not isinstance(data, Mapping) or len(data) > 1000:
+        raise TypeError(f"want ids by name, got {str(data)[:60]}")
+    return tuple((str(name), _id(id)) for name, id in data.items())
 
 
 def _ids(data: Sequence[int]) -> tuple[int, ...]:

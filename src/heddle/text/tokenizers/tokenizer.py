@@ -6,6 +6,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -69,7 +70,7 @@ class Tokenizer:
         self.end: int = self.special_tokens.end
         self.special: Mapping[str, int] = MappingProxyType(special_ids)
         self.added: Mapping[int, tokenizers.AddedToken] = MappingProxyType(added)  # special and other added tokens
-        known_as = END if tokens is None else json.dumps(special_tokens_to_json(tokens), sort_keys=True)
+        known_as = END if tokens is None else _fingerprinted(tokens)
         self.unknown: int | None = None if self._is_byte_level else known.get(_unknown(pipeline))
         self.for_target: Tokenizer = self if target is None else Tokenizer(target, tokens)
         whole = [known_as, pipeline.to_str(), *([] if target is None else [target.to_str()])]
@@ -179,6 +180,11 @@ class Tokenizer:
     def _check(self, id: int) -> None:
         if not 0 <= id < self.vocab:
             raise UsageError(f"token id: want 0 to {self.vocab - 1}, got {id}")
+
+
+def _fingerprinted(tokens: SpecialTokens) -> str:
+    """Return special tokens as text; further names of them change no ids."""
+    return json.dumps(special_tokens_to_json(replace(tokens, named=None)), sort_keys=True)
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
