@@ -9,7 +9,7 @@ import torch
 from laws.cases import CONTEXT, VOCAB, built, idle, ids, loud
 from torch import Tensor
 
-from heddle.core import decode, encode
+from heddle.core import HeddleError, decode, encode
 from heddle.models.networks import ModelConfig
 from heddle.nn.base import Context
 from heddle.nn.state import State
@@ -183,7 +183,7 @@ def refuses_to_step(config: Any) -> None:
     """A model that sees the future says that it cannot go step by step."""
     try:
         built(config).new_state(1, CONTEXT)
-    except Exception as error:
+    except HeddleError as error:
         assert "sight" in str(error)
         return
     raise AssertionError("a model that sees all took a state")

@@ -8,6 +8,7 @@ import torch
 from laws.cases import CONTEXT, VOCAB, Case, ids, loud, pairs
 from laws.laws import agree, embedded
 
+from heddle.core import HeddleError
 from heddle.models.networks import EncoderDecoder
 from heddle.nn.base import Context
 from heddle.nn.state import State
@@ -59,7 +60,7 @@ def test_every_output_sees_the_source(case: Case) -> None:
 
 @pytest.mark.parametrize("case", PAIRS, ids=lambda c: c.name)
 def test_an_encoder_decoder_without_a_source_says_so(case: Case) -> None:
-    with pytest.raises(Exception, match="source"):
+    with pytest.raises(HeddleError, match="source"):
         sourced(case)(ids(1, 3))
-    with pytest.raises(Exception, match="source"):
+    with pytest.raises(HeddleError, match="source"):
         sourced(case).new_state(1, 3)
