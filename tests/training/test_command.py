@@ -1,5 +1,6 @@
 """`heddle train`: what the words mean, `--print`, resuming, and where a new run goes."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -98,10 +99,11 @@ def test_wrong_words_are_one_line(target: str, words: list[str], match: str) -> 
 
 
 def test_new_runs_get_the_next_free_name(tmp_path: Path) -> None:
-    assert [new_folder(tmp_path, "a").name for _ in range(3)] == ["a", "a-2", "a-3"]
+    with contextlib.ExitStack() as stack:
+        assert [stack.enter_context(new_folder(tmp_path, "a")).name for _ in range(3)] == ["a", "a-2", "a-3"]
     Path("file").write_text("")
-    with pytest.raises(UsageError, match="cannot be made"):
-        new_folder(Path("file"), "a")
+    with pytest.raises(UsageError, match="cannot be made"), new_folder(Path("file"), "a"):
+        pass
 
 
 def test_a_run_is_trained_told_and_gone_on_with(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +130,7 @@ def test_a_run_killed_before_its_first_checkpoint_can_be_gone_on_with(monkeypatc
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(setup, "prepare_data", kill)
         train("tiny.yaml", WORDS, False)
-    assert sorted(p.name for p in Path("runs/tiny").iterdir()) == [".lock", "config.json", "tokenizer.json"]
+    assert sorted(p.name for p in Path("runs/tiny").iterdir()) == ["config.json", "tokenizer.json"]
     assert train("tiny", [], False) == 0
     assert (Path("runs/tiny/checkpoints") / "step-00000003").is_dir()
 
@@ -142,11 +144,9 @@ def test_a_run_killed_before_its_config_was_written_leaves_its_name_to_the_next(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(setup, "find_tokenizer", kill)
         train("tiny.yaml", WORDS, False)
-    assert [p.name for p in Path("runs/tiny").iterdir()] == [".lock"]
-    with Path("runs/tiny/.lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert new_folder(Path("runs"), "tiny").name == "tiny-2", "a run that has just begun keeps its name"
-    assert new_folder(Path("runs"), "tiny").name == "tiny"
+    assert list(Path("runs/tiny").iterdir()) == []
+    with new_folder(Path("runs"), "tiny") as first, new_folder(Path("runs"), "tiny") as second:
+        assert (first.name, second.name) == ("tiny", "tiny-2"), "a run that has just begun keeps its name"
 
 
 def test_samples_are_written_by_the_model_in_training() -> None:
@@ -197,10 +197,12 @@ def test_a_run_can_begin_from_prepared_data(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_run_is_trained_by_one_process_at_a_time() -> None:
     assert train("tiny.yaml", WORDS, print_only=False) == 0
-    with Path("runs/tiny/.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match="another process"):
-            train("runs/tiny", ["training.steps=5"], print_only=False)
+    handle = os.open("runs/tiny", os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    assert not any(path.name.startswith(".") for path in Path("runs/tiny").iterdir()), "no file that could be removed"
+    with pytest.raises(UsageError, match="another process"):
+        train("runs/tiny", ["training.steps=5"], print_only=False)
+    os.close(handle)
     assert train("runs/tiny", ["training.steps=5"], print_only=False) == 0
 
 

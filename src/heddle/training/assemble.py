@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 from heddle.checkpoints import Source
+from heddle.checkpoints.store import open_regular_file
 from heddle.core import ConfigError, DataError, UsageError, encode, replace
-from heddle.core.system import choose_hardware
+from heddle.core.system import choose_hardware, write_text
 from heddle.data.rows import MixedPlan, RowPlan
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
@@ -47,14 +48,18 @@ def _inherited(init: Source, folder: Path) -> Tokenizer:
         raise UsageError(f"{init.path}: has no tokenizer files, so nothing can be trained from it")
     if template is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / TEMPLATE).write_text(template, encoding="utf-8")
+        write_text(folder / TEMPLATE, template)
     return tokenizer
 
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
     """Return the texts about a run's tokenizer that go into every checkpoint."""
-    names = (*TOKENIZER_FILES, TEMPLATE)
-    return {name: (folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()}
+    found = {}
+    for path in (folder / name for name in (*TOKENIZER_FILES, TEMPLATE)):
+        if path.exists():
+            with open_regular_file(path) as file:
+                found[path.name] = file.read().decode()
+    return found
 
 
 def with_control_tokens(config: RunConfig) -> TokenizerConfig:
@@ -106,7 +111,7 @@ def prepare_data(
             raise error.inside(path) from None
         template = made[0].template or template
     if template is not None and template != load_template(folder):
-        (folder / TEMPLATE).write_text(template, encoding="utf-8")
+        write_text(folder / TEMPLATE, template)
     return made
 
 

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import itertools
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from heddle.training.loop import ProcessGroup, Reporter, SilentReporter
 from heddle.training.run_config import RunConfig
 from heddle.training.setup import RunEnvironment, set_up
 
-LOCK = ".lock"
+OLD_LOCK = ".lock"  # a file that earlier versions locked instead of the folder
 
 log = logging.getLogger("heddle")
 
@@ -138,12 +139,7 @@ def train_run(
     processes = ProcessGroup.initialize(run.config.hardware.device)
     speaker = reporter if reporter is not None and processes.is_main else SilentReporter()
     try:
-        with system_faults(runs):
-            folder = run.folder
-            if folder is None:
-                folder = Path(
-                    processes.broadcast_text(str(new_folder(runs, run.config.name)) if processes.is_main else "")
-                )
+        with system_faults(runs), _locked_folder(run, runs, processes) as folder:
             writer = None if writer_for is None else writer_for(run.config, folder)
             env = RunEnvironment(folder, processes, speaker, writer)
             with contextlib.nullcontext() if run.folder is not None else _removed_on_error(env):
@@ -159,10 +155,9 @@ def _train(run: ResolvedRun, env: RunEnvironment) -> TrainedRun:
         reporter.message(f"a new run; to resume the first of that name: heddle train {folder.parent / config.name}")
     for change in [] if run.before is None else diff(run.before, config):
         reporter.message(f"changed: {change}")
-    with _locked(env):
-        trainer = set_up(config, env)
-        ended_before = trainer.step >= trainer.steps
-        trainer.fit()  # of a finished run, only a last validation that a signal had cut short
+    trainer = set_up(config, env)
+    ended_before = trainer.step >= trainer.steps
+    trainer.fit()  # of a finished run, only a last validation that a signal had cut short
     stopped, code = trainer.stop, trainer.signals.exit_code
     return TrainedRun(config, folder, trainer.model, trainer.step, ended_before, stopped, code, env.processes.is_main)
 
@@ -179,43 +174,53 @@ def _removed_on_error(env: RunEnvironment) -> Iterator[None]:
         raise
 
 
+# --- its folder -------------------------------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
-def _locked(env: RunEnvironment) -> Iterator[None]:
-    """Keep a second process from training the same run at the same time."""
-    if not env.processes.is_main:
-        yield
-        return
-    with (env.folder / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(f"{env.folder}: another process is training this run") from None
-        yield
+def _locked_folder(run: ResolvedRun, runs: Path, processes: ProcessGroup) -> Iterator[Path]:
+    """Yield the folder of a run, locked against a second process that would train it at the same time."""
+    with contextlib.ExitStack() as stack:
+        folder = run.folder
+        if folder is not None and processes.is_main and not stack.enter_context(_locked(folder)):
+            raise UsageError(f"{folder}: another process is training this run")
+        if folder is None:
+            made = stack.enter_context(new_folder(runs, run.config.name)) if processes.is_main else ""
+            folder = Path(processes.broadcast_text(str(made)))
+        yield folder
 
 
-def new_folder(runs: Path, name: str) -> Path:
-    """Make a folder for a new run: the name, or the name with the next free number.
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder itself, so that no file can be removed to break the lock; yield whether it was free."""
+    handle, free = os.open(folder, os.O_RDONLY | os.O_DIRECTORY), False
+    try:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        yield free
+    finally:
+        if free:  # explicitly, since a forked child may hold the handle too
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
 
-    A folder that holds nothing but a free lock is that of a run that was killed before it was written: it is taken.
+
+@contextlib.contextmanager
+def new_folder(runs: Path, name: str) -> Iterator[Path]:
+    """Make and lock a folder for a new run: the name, or the name with the next free number.
+
+    An empty folder is taken if it is not locked: it is that of a run that was killed before it was written.
     """
     for number in itertools.count(1):
         folder = runs / (name if number == 1 else f"{name}-{number}")
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            if not _abandoned(folder):
+            if folder.is_symlink() or not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
                 continue
         except OSError as error:
             raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
-        return folder
-    raise AssertionError("unreachable")
-
-
-def _abandoned(folder: Path) -> bool:
-    """Tell whether a folder holds nothing but a lock that no process holds."""
-    if not folder.is_dir() or [path.name for path in folder.iterdir()] != [LOCK]:
-        return False
-    with (folder / LOCK).open("r") as file, contextlib.suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+        with _locked(folder) as free:
+            if free and all(path.name == OLD_LOCK for path in folder.iterdir()):
+                yield folder
+                return

@@ -1,6 +1,7 @@
 """Run folder: finds a run by name and loads its newest good checkpoint as a model with its tokenizer."""
 
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -117,10 +118,15 @@ def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
         if not known:
             raise UsageError(f"{runs}: holds no run yet; type: heddle train")
         saved = [run for run in known if any((run / CHECKPOINTS).glob("step-*"))]
-        return (saved or known)[-1]  # a run that has just begun has nothing to load
+        newest = (saved or known)[-1]  # a run that has just begun has nothing to load
+        refuse_links(newest)
+        return newest
     path = Path(name)
     for folder in (path, Path(runs) / path):
-        if _is_run(folder) or (folder / MANIFEST).is_file():
+        if (folder / MANIFEST).is_file():
+            return folder
+        if _is_run(folder):
+            refuse_links(folder)
             return folder
     if path.is_dir():
         raise UsageError(f"{path}: not a run: it has neither {CONFIG} nor {CHECKPOINTS}/")
@@ -128,6 +134,19 @@ def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
     if HUB.fullmatch(str(name)) and not path.parent.is_dir():
         near = "; models are not downloaded from a hub: give the folder of a saved model"
     raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{near}")
+
+
+def refuse_links(run: Path) -> None:
+    """Refuse a run that holds a link: what is written, pruned or copied through it would lie outside the folder.
+
+    What is inside a checkpoint is read by its manifest, and never through a link.
+    """
+    for folder, inner, files in os.walk(run):
+        linked = [path for path in (Path(folder, name) for name in (*inner, *files)) if path.is_symlink()]
+        if linked:
+            raise DamageError(f"{linked[0]}: a link; a run folder must hold the files themselves")
+        if Path(folder) == run and CHECKPOINTS in inner:
+            inner.remove(CHECKPOINTS)
 
 
 def list_runs(folder: Path) -> list[Path]:

@@ -169,6 +169,8 @@ class Store:
 
     def _entries(self) -> Iterator[CheckpointEntry]:
         for path, step, _ in self._folders():
+            if path.is_symlink():
+                continue  # to another run's, perhaps: it is not ours to count or to remove
             with contextlib.suppress(HeddleError):  # `newest` reports unreadable ones; they are never removed
                 manifest, _ = read_manifest(path)
                 if manifest.step == step:

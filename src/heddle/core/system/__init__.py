@@ -4,6 +4,7 @@ from heddle.core.system.compile_cache import compiler_fault, enable_compile_cach
 from heddle.core.system.device import Hardware, choose_hardware, peak_flops
 from heddle.core.system.files import (
     check_writable,
+    open_to_append,
     parse_json,
     parse_overrides,
     parse_yaml,
@@ -14,4 +15,5 @@ from heddle.core.system.files import (
     sync_folder,
     to_yaml,
     write_json,
+    write_text,
 )
