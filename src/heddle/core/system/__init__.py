@@ -7,6 +7,7 @@ from heddle.core.system.files import (
     open_to_append,
     parse_json,
     parse_overrides,
+    parse_table,
     parse_yaml,
     read_config,
     read_table,

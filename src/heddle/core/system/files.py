@@ -119,9 +119,14 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
 
 def read_table(path: Path, limit: int = LARGEST) -> dict[str, Any]:
     """Read a small JSON file that holds a table."""
-    found = parse_json(read_text(path, limit), str(path))
+    return parse_table(read_text(path, limit), str(path))
+
+
+def parse_table(text: str, name: str) -> dict[str, Any]:
+    """Parse JSON that holds a table."""
+    found = parse_json(text, name)
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: want a table, found {brief(found)}")
+        raise UsageError(f"{name}: want a table, found {brief(found)}")
     return found
 
 
