@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 
 from heddle.checkpoints import Source
-from heddle.checkpoints.store import open_regular_file
-from heddle.core import ConfigError, DataError, UsageError, encode, replace
-from heddle.core.system import choose_hardware, write_text
+from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_of
+from heddle.core import ConfigError, DamageError, DataError, UsageError, encode, replace
+from heddle.core.system import choose_hardware, read_text, write_text
 from heddle.data.rows import MixedPlan, RowPlan
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
@@ -15,21 +16,32 @@ from heddle.models.networks import Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import with_adapters
 from heddle.text.chat import TEMPLATE, load_template, template_control_tokens
-from heddle.text.tokenizers import TOKENIZER, TOKENIZER_FILES, Tokenizer, TokenizerConfig, load_tokenizer
+from heddle.text.tokenizers import (
+    TOKENIZER,
+    TOKENIZER_FILES,
+    Tokenizer,
+    TokenizerConfig,
+    load_tokenizer,
+    parse_tokenizer,
+)
 from heddle.training.callbacks import HeldOutRows
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import choose_trainable, initial_config, initial_model
 
+log = logging.getLogger("heddle")
 
-def find_tokenizer(config: RunConfig, folder: Path, init: Source | None) -> Tokenizer:
-    """Return the run's tokenizer: its own from before, that of the model it starts from, or a newly trained one."""
+
+def find_tokenizer(config: RunConfig, folder: Path, init: Source | None, found: Checkpoint | None = None) -> Tokenizer:
+    """Return the tokenizer of the checkpoint, of the folder, or of the model it starts from, or a newly trained one."""
     path = folder / TOKENIZER
+    if found is not None:
+        return _checkpoint_tokenizer(folder, found)
     if path.exists():
         return load_tokenizer(path)
     if init is not None:
         tokenizer = _inherited(init, folder)
     elif config.data.prepared is not None:
-        tokenizer = load_tokenizer(config.data.prepared / TOKENIZER)
+        tokenizer = _opened(config.data.prepared).load_tokenizer()
     else:
         texts = config.data.sample()
         try:
@@ -38,6 +50,25 @@ def find_tokenizer(config: RunConfig, folder: Path, init: Source | None) -> Toke
             raise error.inside("tokenizer") from None
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
+    return tokenizer
+
+
+def _checkpoint_tokenizer(folder: Path, found: Checkpoint) -> Tokenizer:
+    """Return the tokenizer of a checkpoint; the folder's must be the same, and is restored where it is gone."""
+    run_config_of(found)  # raises if files are missing
+    tokenizer, fix = parse_tokenizer(found.texts, found.path / TOKENIZER), "remove it to take the checkpoint's"
+    path, template = folder / TOKENIZER, found.texts.get(TEMPLATE)
+    if not path.exists():
+        for name in (name for name in TOKENIZER_FILES if name in found.texts):
+            write_text(folder / name, found.texts[name])
+    elif load_tokenizer(path).fingerprint != tokenizer.fingerprint:
+        raise DamageError(f"{path}: not the tokenizer of {found.path.name}, with which the run was trained; {fix}")
+    if template is not None and not (folder / TEMPLATE).exists():
+        write_text(folder / TEMPLATE, template)
+    elif template is None and (folder / TEMPLATE).exists():
+        log.warning("changed: %s was put into the folder of the run; later checkpoints have it too", TEMPLATE)
+    elif template is not None and read_text(folder / TEMPLATE) != template:
+        raise DamageError(f"{folder / TEMPLATE}: not the chat template of {found.path.name}; {fix}")
     return tokenizer
 
 
@@ -129,11 +160,16 @@ def _prepared(
 
 
 def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
+    found = _opened(folder)
+    if found.load_tokenizer().fingerprint != tokenizer.fingerprint:
+        raise DataError(f"{folder}: prepared with another tokenizer than the run's")
+    return found
+
+
+def _opened(folder: Path) -> Prepared:
     found = open_prepared(folder)
     if found is None:
         raise DataError(f"{folder}: not a finished folder of prepared data")
-    if load_tokenizer(found.tokenizer).fingerprint != tokenizer.fingerprint:
-        raise DataError(f"{folder}: prepared with another tokenizer than the run's")
     return found
 
 

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.checkpoints.store import CONFIG, find_run, migrate_config, renamed_keys, renamed_overrides
+from heddle.checkpoints.store import (
+    CONFIG,
+    checksum_fits,
+    find_run,
+    migrate_config,
+    newest_config,
+    renamed_keys,
+    renamed_overrides,
+)
 from heddle.core import (
     ConfigError,
+    DamageError,
     HeddleError,
     UsageError,
     decode,
@@ -90,8 +99,33 @@ def resolve_run(target: RunConfig | str | Path, overrides: Overrides, runs: Path
         near = hint(name, [*recipes, *(p.name for p in runs.glob("*"))], f"; recipes: {', '.join(recipes)}")
         near = f"; a preset is: model={name}" if name in PRESETS else near
         raise UsageError(f"no recipe, config file or run is called {name!r}{near}") from None
-    before = _read_run_config(folder / CONFIG)
-    return ResolvedRun(apply_overrides(before, overrides), folder, before)
+    return _resumed_run(folder, list(overrides))
+
+
+def _resumed_run(folder: Path, overrides: list[tuple[str, Any]]) -> ResolvedRun:
+    """Return a run to resume; its config is compared with that in its newest checkpoint, which has a checksum."""
+    path, saved = folder / CONFIG, newest_config(folder)
+    before = None if saved is None else decode(RunConfig, saved[0])
+    if before is not None and not path.exists():
+        log.warning("%s: gone; its checkpoint's is used", path)
+        return ResolvedRun(apply_overrides(before, overrides), folder, before)
+    config = _read_run_config(path)
+    if checksum_fits(read_config(path)) is False:
+        _refuse_damage(path, config, saved, {given for given, _ in overrides})
+    return ResolvedRun(apply_overrides(config, overrides), folder, config if before is None else before)
+
+
+def _refuse_damage(path: Path, config: RunConfig, saved: tuple[dict[str, Any], str] | None, given: set[str]) -> None:
+    """Refuse a config that is not as it was written, by the fields that differ from the checkpoint's."""
+    fix = "if the edit is yours, delete the key checksum"
+    if saved is None:
+        raise DamageError(f"{path}: changed since it was written, for its checksum does not fit; {fix}")
+    for change in diff(decode(RunConfig, saved[0]), config):
+        if not any(change.path == one or change.path.startswith(f"{one}.") for one in given):
+            raise DamageError(
+                f"{path}: {change.path}: want {change.before}, as {saved[1]} has it, found {change.after}; "
+                f"give {change.path}=VALUE or, {fix}"
+            )
 
 
 def _read_run_config(path: Path, hints: bool = False) -> RunConfig:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from heddle.checkpoints import Source, find_source
-from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of
+from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, with_checksum
 from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
 from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
@@ -88,7 +88,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
         processes.barrier()  # the main process makes tokenizer and data first
     config, tokenizer = _resolve(config, env, found, init)
     if processes.is_main and found is None:
-        write_json(env.folder / CONFIG, encode(config))
+        write_json(env.folder / CONFIG, with_checksum(encode(config)))
     with env.reporter.tokenizing() as on_progress:
         prepared = prepare_data(config, tokenizer, env.folder, on_progress)
     if processes.is_main:
@@ -127,7 +127,7 @@ def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], 
         changes = environment_changes(env.folder, now, compared)
         if changes is not None:
             env.reporter.message(changes, "warning")
-        write_json(env.folder / CONFIG, encode(config))
+        write_json(env.folder / CONFIG, with_checksum(encode(config)))
     write_json(env.folder / ENVIRONMENT, now)
 
 
@@ -140,9 +140,9 @@ def _resolve(
     """
     model = config.model if init is None else init.config()
     check_fit(replace(config, model=model.expand()), env.processes.world)
-    if init is None and not (env.folder / TOKENIZER).exists():
+    if init is None and found is None and not (env.folder / TOKENIZER).exists():
         env.reporter.message("reading the text, for tokenizer and token shards")
-    tokenizer = find_tokenizer(config, env.folder, init)
+    tokenizer = find_tokenizer(config, env.folder, init, found)
     config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
     config = replace(config, model=resolve_model(config, tokenizer.vocab, init))
     if found is not None:
@@ -243,6 +243,9 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: P
 def _check_same(config: RunConfig, found: Checkpoint) -> None:
     """Refuse to put a checkpoint's weights into another model."""
     before = decode(RunConfig, run_config_of(found))
+    if config.training.steps < found.step:
+        wish = f"at least {found.step}, the steps that the run has done"
+        raise ConfigError("training.steps", want=wish, got=config.training.steps)
     changed = diff(before.model, config.model)
     if changed:
         raise ConfigError(

@@ -1,7 +1,14 @@
 """Store: atomic checkpoints, verified by a manifest of checksums, and the run folder that holds them."""
 
 from heddle.checkpoints.store.checkpoint import Checkpoint, average_checkpoints, open_checkpoint, verify
-from heddle.checkpoints.store.config_format import CONFIG_FORMAT, migrate_config, renamed_keys, renamed_overrides
+from heddle.checkpoints.store.config_format import (
+    CONFIG_FORMAT,
+    checksum_fits,
+    migrate_config,
+    renamed_keys,
+    renamed_overrides,
+    with_checksum,
+)
 from heddle.checkpoints.store.manifest import CONFIG, MANIFEST
 from heddle.checkpoints.store.run_folder import (
     CHECKPOINTS,
@@ -10,6 +17,7 @@ from heddle.checkpoints.store.run_folder import (
     list_runs,
     load_checkpoint_model,
     model_config,
+    newest_config,
     open_run,
     refuse_links,
     run_config_of,

@@ -1,5 +1,6 @@
 """Run folder: finds a run by name and loads its newest good checkpoint as a model with its tokenizer."""
 
+import contextlib
 import logging
 import os
 import re
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint
 from heddle.checkpoints.store.config_format import migrate_config
-from heddle.checkpoints.store.manifest import CONFIG, MANIFEST
+from heddle.checkpoints.store.manifest import CONFIG, MANIFEST, limit_of, read_manifest, read_text_file
 from heddle.checkpoints.store.safetensors_io import get_tensor, open_tensors
 from heddle.checkpoints.store.store import DamagedCheckpoint, Store
 from heddle.core import ConfigError, DamageError, UsageError, decode, hint
@@ -77,6 +78,18 @@ def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     if not isinstance(config, dict) or "model" not in config:
         raise ConfigError(f"{checkpoint.path / CONFIG}", want="a table with the key model", got=config)
     return config
+
+
+def newest_config(run: Path) -> tuple[dict[str, Any], str] | None:
+    """Return the run's config in its newest checkpoint whose config verifies, and where that is; no weight is read."""
+    for entry in reversed(Store(run / CHECKPOINTS).list()):
+        path = entry.path / CONFIG
+        with contextlib.suppress(DamageError, ConfigError):
+            digest = read_manifest(entry.path)[0].files.get(CONFIG)
+            if digest is not None:
+                text = read_text_file(path, limit_of(CONFIG), digest)
+                return migrate_config(parse_json(text, str(path)), str(path)), entry.path.name
+    return None
 
 
 def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
