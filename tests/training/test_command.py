@@ -212,6 +212,14 @@ def test_a_begun_run_keeps_its_model() -> None:
         train("runs/tiny", ["model.width=64"], print_only=False)
 
 
+def test_fewer_steps_than_were_done_are_refused_and_the_config_stays() -> None:
+    assert train("tiny.yaml", WORDS, print_only=False) == 0
+    before = Path("runs/tiny/config.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"training\.steps: want at least 3, the steps that the run has done, got 2"):
+        train("runs/tiny", ["training.steps=2"], print_only=False)
+    assert Path("runs/tiny/config.json").read_bytes() == before
+
+
 def test_a_config_of_a_newer_format_is_refused() -> None:
     Path("newer.yaml").write_text("format: 99\n")
     with pytest.raises(UsageError, match="newer heddle"):

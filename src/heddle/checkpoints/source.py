@@ -25,6 +25,7 @@ from heddle.checkpoints.hf import (
 )
 from heddle.checkpoints.store import (
     CHECKPOINTS,
+    LOOKS,
     MANIFEST,
     RUNS,
     Checkpoint,
@@ -103,8 +104,19 @@ class RunSource(Source):
         return model_config(self.checkpoint, self.settings(), self.tokenizer())
 
     def model(self, hardware: Hardware | None = None) -> Model:
-        """Return the model with its weights, or their moving average if the run has one."""
-        return load_checkpoint_model(self.checkpoint, self.config(), hardware)
+        """Return the model with its weights, or their moving average if the run has one.
+
+        Where a trainer has pruned the checkpoint since it was opened, the one in its place is taken.
+        """
+        for _ in range(LOOKS):
+            checkpoint = self.checkpoint
+            try:
+                return load_checkpoint_model(checkpoint, self.config(), hardware)
+            except DamageError:
+                if checkpoint.path.exists() or checkpoint.path == self.path:
+                    raise
+                vars(self).pop("checkpoint")
+        raise DamageError(f"{self.path}: its checkpoints are pruned faster than they can be read")
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer."""

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import logging
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from heddle.checkpoints import Source
@@ -27,6 +29,8 @@ from heddle.text.tokenizers import (
 from heddle.training.callbacks import HeldOutRows
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import choose_trainable, initial_config, initial_model
+
+CACHE = ".data"  # the folder of token shards, beside the runs
 
 log = logging.getLogger("heddle")
 
@@ -130,14 +134,21 @@ def build_model(config: RunConfig, init: Source | None) -> Model:
 
 
 def prepare_data(
-    config: RunConfig, tokenizer: Tokenizer, folder: Path, on_progress: ProgressCallback | None = None
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    folder: Path,
+    on_progress: ProgressCallback | None = None,
+    known: Sequence[str] = (),
 ) -> list[Prepared]:
-    """Prepare the corpora of a run; the template of its own conversations becomes the run's."""
+    """Prepare the corpora of a run; the template of its own conversations becomes the run's.
+
+    `known` are the fingerprints of the data that a resumed run was trained on.
+    """
     template = load_template(folder)
     made: list[Prepared] = []
     for path, corpus in [("data", config.data), *((f"mix.{i}.data", s.data) for i, s in enumerate(config.mix))]:
         try:
-            made.append(_prepared(corpus, tokenizer, folder.parent / ".data", on_progress, template))
+            made.append(_prepared(corpus, tokenizer, folder.parent / CACHE, on_progress, template, known))
         except ConfigError as error:
             raise error.inside(path) from None
         template = made[0].template or template
@@ -147,16 +158,47 @@ def prepare_data(
 
 
 def _prepared(
-    corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, on_progress: ProgressCallback | None, template: str | None
+    corpus: CorpusConfig,
+    tokenizer: Tokenizer,
+    root: Path,
+    on_progress: ProgressCallback | None,
+    template: str | None,
+    known: Sequence[str],
 ) -> Prepared:
-    """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it."""
+    """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it.
+
+    Where its text is gone, the shards that the run was trained on are enough.
+    """
     if corpus.prepared is not None:
         return _ready(corpus.prepared, tokenizer)
     chat_encoder = corpus.chat_encoder(tokenizer, template)
     marks = [tokenizer.fingerprint, *([] if chat_encoder is None else [chat_encoder.template])]
     words = json.dumps([encode(corpus), *marks], sort_keys=True)
     folder = root / hashlib.sha256(words.encode()).hexdigest()[:16]
-    return prepare(corpus, tokenizer, folder, on_progress, template)
+    try:
+        return prepare(corpus, tokenizer, folder, on_progress, template)
+    except UsageError as error:
+        ready = open_prepared(folder)
+        if ready is None or ready.fingerprint not in known:
+            raise
+        log.warning("%s; the run goes on with its token shards in %s", error, folder)
+        return ready
+
+
+def discard_damaged(config: RunConfig, prepared: list[Prepared], folder: Path) -> bool:
+    """Remove damaged token shards that can be built again, since their text is there; tell whether there were any."""
+    found = False
+    for corpus, made in zip([config.data, *(share.data for share in config.mix)], prepared, strict=True):
+        try:
+            for side in (made.train, made.valid):
+                _open(side, made.pairs, 0)
+        except DamageError:
+            if made.folder.parent == folder.parent / CACHE:
+                for source in corpus.every:
+                    source.stamps()  # raises if the text is gone
+                shutil.rmtree(made.folder)
+                found = True
+    return found
 
 
 def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:

@@ -13,6 +13,7 @@ from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, w
 from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
 from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
+from heddle.data.shards import Prepared
 from heddle.models import training_flops
 from heddle.models.networks import Model
 from heddle.nn.quantization import use_float8
@@ -21,6 +22,7 @@ from heddle.training.assemble import (
     build_held_out,
     build_model,
     build_training_plan,
+    discard_damaged,
     find_tokenizer,
     prepare_data,
     resolve_model,
@@ -89,15 +91,13 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     config, tokenizer = _resolve(config, env, found, init)
     if processes.is_main and found is None:
         write_json(env.folder / CONFIG, with_checksum(encode(config)))
-    with env.reporter.tokenizing() as on_progress:
-        prepared = prepare_data(config, tokenizer, env.folder, on_progress)
+    prepared, plan, held_out = _open_data(config, tokenizer, env, found)
     if processes.is_main:
         processes.barrier()
     model = build_model(config, init)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reserve(config.rows.max_length)
-    plan = build_training_plan(config, prepared)
     _announce(model, plan, wants_compile(config, model, hardware), env.reporter)
     trainer = Trainer(
         folder=env.folder,
@@ -112,12 +112,30 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
         texts={CONFIG: json.dumps(encode(config), indent=1, ensure_ascii=False), **tokenizer_files(env.folder)},
         data=[p.fingerprint for p in prepared],
     )
-    trainer.callbacks = _callbacks(config, trainer, store, build_held_out(config, prepared[0]), env)
+    trainer.callbacks = _callbacks(config, trainer, store, held_out, env)
+    trainer.signals.unsaved = (lambda: trainer.step - trainer.saved) if processes.is_main else None
     if found is not None:
         resume(trainer, found, env.reporter)
     if processes.is_main:
         _write_records(config, env, environment(hardware, processes.world), resumed=found is not None)
     return trainer
+
+
+def _open_data(
+    config: RunConfig, tokenizer: Tokenizer, env: RunEnvironment, found: Checkpoint | None
+) -> tuple[list[Prepared], RowPlan, HeldOutRows]:
+    """Prepare the data of a run and plan its rows; damaged token shards are built again from their text, once."""
+    known = () if found is None else tuple(found.state["data"])
+    with env.reporter.tokenizing() as on_progress:
+        prepared = prepare_data(config, tokenizer, env.folder, on_progress, known)
+        try:
+            return prepared, build_training_plan(config, prepared), build_held_out(config, prepared[0])
+        except DamageError as error:
+            if not discard_damaged(config, prepared, env.folder):
+                raise
+            env.reporter.message(f"{error}: its token shards are built again", "warning")
+        prepared = prepare_data(config, tokenizer, env.folder, on_progress, known)
+        return prepared, build_training_plan(config, prepared), build_held_out(config, prepared[0])
 
 
 def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], resumed: bool) -> None:
@@ -167,7 +185,13 @@ def newest(store: Store, reporter: Reporter) -> Checkpoint | None:
             f"{store.folder}: no good checkpoint left, {len(store.damaged)} damaged: nothing to resume from; "
             "start a new run, or move the folder away"
         )
-    if found is None and (store.folder.parent / "metrics.jsonl").exists():
+    path = store.folder.parent / "metrics.jsonl"
+    if found is None and (last := Metrics(path).last_save()) is not None:
+        raise DamageError(
+            f"{store.folder}: no checkpoint, though {path.name} tells of {last}: is a disk not mounted? "
+            f"To begin again at step 0, move {path.name} away"
+        )
+    if found is None and path.exists():
         reporter.message("no checkpoint was saved yet: begins again at step 0", "warning")
     return found
 
@@ -278,7 +302,7 @@ def _callbacks(
         found.append(EarlyStopping(config.stop.patience))
     if config.stop.minutes is not None:
         found.append(TimeLimit(config.stop.minutes))
-    found.append(Save(store, every.save, config.training.average_last))
+    found.append(Save(store, every.save, config.training.average_last, metrics))
     if is_main and env.writer is not None and trainer.model.can_generate:  # last: it may take its time
         found.append(Sample(env.writer, env.folder / "samples.txt", reporter, every.sample))
     return found

@@ -31,4 +31,4 @@ from heddle.checkpoints.store.safetensors_io import (
 )
 from heddle.checkpoints.store.safetensors_reader import TensorFile
 from heddle.checkpoints.store.snapshot import Snapshot
-from heddle.checkpoints.store.store import Store
+from heddle.checkpoints.store.store import LOOKS, Store

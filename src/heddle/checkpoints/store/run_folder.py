@@ -15,7 +15,7 @@ from heddle.checkpoints.store.config_format import migrate_config
 from heddle.checkpoints.store.manifest import CONFIG, MANIFEST, limit_of, read_manifest, read_text_file
 from heddle.checkpoints.store.safetensors_io import get_tensor, open_tensors
 from heddle.checkpoints.store.store import DamagedCheckpoint, Store
-from heddle.core import ConfigError, DamageError, UsageError, decode, hint
+from heddle.core import ConfigError, DamageError, UsageError, decode, hint, system_faults
 from heddle.core.system import Hardware, choose_hardware, parse_json
 from heddle.models import build_meta
 from heddle.models.networks import Model, ModelConfig
@@ -136,8 +136,9 @@ def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
         return newest
     path = Path(name)
     for folder in (path, Path(runs) / path):
-        if (folder / MANIFEST).is_file():
-            return folder
+        with system_faults(folder):
+            if (folder / MANIFEST).is_file():
+                return folder
         if _is_run(folder):
             refuse_links(folder)
             return folder
@@ -169,7 +170,9 @@ def list_runs(folder: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / CONFIG).is_file() or (path / CHECKPOINTS).is_dir()
+    with contextlib.suppress(PermissionError):  # one folder that cannot be read is no reason to stop
+        return (path / CONFIG).is_file() or (path / CHECKPOINTS).is_dir()
+    return False
 
 
 def _saved(path: Path) -> int:

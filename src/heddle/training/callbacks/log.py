@@ -35,6 +35,13 @@ class Metrics:
             return []
         return self.path.read_text(encoding="utf-8", errors="replace").splitlines()
 
+    def last_save(self) -> str | None:
+        """Return the last checkpoint that the lines tell of; None: no save was finished."""
+        for line in reversed(self._lines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # another line, or one cut short
+                return str(json.loads(line)["checkpoint"])
+        return None
+
     @staticmethod
     def _step(line: str) -> float:
         try:
