@@ -18,7 +18,7 @@ from heddle.core import ConfigError, EnvironmentFault, HeddleError, UsageError, 
 from heddle.core.errors import REFUSED
 from heddle.core.system import parse_overrides
 from heddle.data.rows import StreamRows
-from heddle.data.sources import TailSplit, TextSource
+from heddle.data.sources import CorpusConfig, FileSplit, ParallelSource, TailSplit, TextSource
 from heddle.models.presets import PresetConfig
 from heddle.recipes import RECIPES
 from heddle.text.tokenizers import CharacterTokenizer
@@ -218,6 +218,42 @@ def test_fewer_steps_than_were_done_are_refused_and_the_config_stays() -> None:
     with pytest.raises(ConfigError, match=r"training\.steps: want at least 3, the steps that the run has done, got 2"):
         train("runs/tiny", ["training.steps=2"], print_only=False)
     assert Path("runs/tiny/config.json").read_bytes() == before
+
+
+def test_a_run_goes_on_and_is_evaluated_in_another_working_folder(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("tiny.yaml", ["data=text.txt", *WORDS], print_only=False) == 0
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "text.txt").write_text("quite another text, which must not be taken for it\n" * 50)
+    monkeypatch.chdir(elsewhere)
+    capsys.readouterr()
+    run = str(here / "runs" / "tiny")
+    assert train(run, ["training.steps=4"], print_only=False) == 0
+    assert "the data's files" not in capsys.readouterr().out
+    assert main(["evaluate", "-m", run]) == 0
+    assert json.loads(Path(run, "config.json").read_text())["data"]["sources"][0]["path"] == str(here / "text.txt")
+
+
+@pytest.mark.parametrize("kind", ["glob", "split", "parallel", "builtin"])
+def test_paths_of_every_kind_become_absolute(kind: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = here / "[odd] folder"
+    odd.mkdir()
+    monkeypatch.chdir(odd)
+    write_text(odd / "text.txt")
+    text = TextSource(path="text.txt")
+    corpora = {
+        "glob": CorpusConfig(sources=(TextSource(path="*.txt"),)),
+        "split": CorpusConfig(sources=(text,), split=FileSplit(source=text)),
+        "parallel": CorpusConfig(sources=(ParallelSource(source="text.txt", target="text.txt"),)),
+        "builtin": CorpusConfig(),
+    }
+    corpus = corpora[kind].absolute()
+    stamps = [source.stamps() for source in corpus.every]
+    monkeypatch.chdir(here)
+    assert [source.stamps() for source in corpus.every] == stamps and all(stamps)
+    assert kind == "builtin" or str(odd) in str(corpus).replace("[[]", "[")
 
 
 def test_a_config_of_a_newer_format_is_refused() -> None:

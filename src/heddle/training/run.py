@@ -170,6 +170,7 @@ def train_run(
     run: ResolvedRun, runs: Path, reporter: Reporter | None = None, writer_for: WriterFactory | None = None
 ) -> TrainedRun:
     """Train a run in its folder, or in a new one under `runs`, with all processes that `torchrun` has started."""
+    run = run if run.folder is not None else ResolvedRun(run.config.absolute())
     processes = ProcessGroup.initialize(run.config.hardware.device)
     speaker = reporter if reporter is not None and processes.is_main else SilentReporter()
     try:

@@ -4,13 +4,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
-from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, settings
+from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, replace, settings
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
 from heddle.data.sources.decompress import file_extension, find_files
-from heddle.data.sources.documents import DigestSet, Document, DocumentCounter, SkipReason, SourceConfig
+from heddle.data.sources.documents import DigestSet, Document, DocumentCounter, SkipReason, SourceConfig, absolute_path
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -42,6 +43,10 @@ class SplitConfig(Config):
     @abstractmethod
     def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield each document with its side."""
+
+    def absolute(self) -> Self:
+        """Return the split with absolute paths."""
+        return self
 
 
 def _check_fraction(fraction: float) -> None:
@@ -97,6 +102,10 @@ class FileSplit(SplitConfig):
 
     source: SourceConfig
 
+    def absolute(self) -> Self:
+        """Return the split with absolute paths."""
+        return replace(self, source=self.source.absolute())
+
     def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield what is held out first, so that its copies are known before training documents come."""
         seen = DigestSet()
@@ -131,6 +140,14 @@ class CorpusConfig(Config):
     def every(self) -> Sources:
         """Return all sources, the one that is held out included."""
         return (*self.sources, self.split.source) if isinstance(self.split, FileSplit) else self.sources
+
+    def absolute(self) -> Self:
+        """Return the corpus with absolute paths, so that it means the same files in any working folder."""
+        template = self.template
+        if template is not None and Path(template).is_file():
+            template = absolute_path(template)
+        sources = tuple(source.absolute() for source in self.sources)
+        return replace(self, sources=sources, split=self.split.absolute(), template=template)
 
     @property
     def chats(self) -> bool:
