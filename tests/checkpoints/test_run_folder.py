@@ -9,8 +9,8 @@ import torch
 from cli.runs import CONTEXT, TOKENIZER, config, damage, save_run
 
 from heddle.checkpoints import RunSource
-from heddle.checkpoints.store import Snapshot, Store, find_run
-from heddle.core import ConfigError, DamageError, UsageError
+from heddle.checkpoints.store import Snapshot, Store, find_run, list_runs
+from heddle.core import ConfigError, DamageError, EnvironmentFault, UsageError
 from heddle.core.system import choose_hardware
 from heddle.models.networks import AutoregressiveModel, Model
 from heddle.text.tokenizers import ByteTokenizer
@@ -143,3 +143,20 @@ def test_no_runs_and_no_run_are_distinguished(tmp_path: Path) -> None:
         find_run(None, tmp_path / "runs")
     with pytest.raises(UsageError, match="not a run"):
         find_run(tmp_path, tmp_path / "runs")
+
+
+def test_a_folder_that_cannot_be_read_hides_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("good", "closed"):
+        (tmp_path / "runs" / name / "checkpoints" / "step-00000001").mkdir(parents=True)
+    plain = Path.stat
+
+    def stat(path: Path, **given: bool) -> os.stat_result:
+        if "closed" in path.parts[:-1]:
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain(path, **given)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert list_runs(tmp_path / "runs") == [tmp_path / "runs" / "good"]
+    assert find_run(None, tmp_path / "runs") == find_run("good", tmp_path / "runs") == tmp_path / "runs" / "good"
+    with pytest.raises(EnvironmentFault, match="permission denied"):
+        find_run("closed", tmp_path / "runs")

@@ -76,6 +76,8 @@ def twice(nest: Nursery, tmp_path: Path, config: Path) -> float:
     root = tmp_path / "twice"
     outcome = nest.one(root, str(config), Blow("micro", 13, signal.SIGINT, again=0.2))
     assert outcome.code == 130 and outcome.seconds is not None and outcome.seconds < AT_ONCE
+    assert "press Ctrl-C again to leave at once" in outcome.said
+    assert "left at once: 1 steps since the last checkpoint are not saved" in outcome.said
     assert nest.one(root, str(root / "runs" / "tiny")).code == 0
     assert not differences(root / "runs" / "tiny", tmp_path / "whole" / "runs" / "tiny")
     return outcome.seconds

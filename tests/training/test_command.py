@@ -1,5 +1,6 @@
 """`heddle train`: what the words mean, `--print`, resuming, and where a new run goes."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -17,7 +18,7 @@ from heddle.core import ConfigError, EnvironmentFault, HeddleError, UsageError, 
 from heddle.core.errors import REFUSED
 from heddle.core.system import parse_overrides
 from heddle.data.rows import StreamRows
-from heddle.data.sources import TailSplit, TextSource
+from heddle.data.sources import CorpusConfig, FileSplit, ParallelSource, TailSplit, TextSource
 from heddle.models.presets import PresetConfig
 from heddle.recipes import RECIPES
 from heddle.text.tokenizers import CharacterTokenizer
@@ -98,10 +99,11 @@ def test_wrong_words_are_one_line(target: str, words: list[str], match: str) -> 
 
 
 def test_new_runs_get_the_next_free_name(tmp_path: Path) -> None:
-    assert [new_folder(tmp_path, "a").name for _ in range(3)] == ["a", "a-2", "a-3"]
+    with contextlib.ExitStack() as stack:
+        assert [stack.enter_context(new_folder(tmp_path, "a")).name for _ in range(3)] == ["a", "a-2", "a-3"]
     Path("file").write_text("")
-    with pytest.raises(UsageError, match="cannot be made"):
-        new_folder(Path("file"), "a")
+    with pytest.raises(UsageError, match="cannot be made"), new_folder(Path("file"), "a"):
+        pass
 
 
 def test_a_run_is_trained_told_and_gone_on_with(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +130,7 @@ def test_a_run_killed_before_its_first_checkpoint_can_be_gone_on_with(monkeypatc
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(setup, "prepare_data", kill)
         train("tiny.yaml", WORDS, False)
-    assert sorted(p.name for p in Path("runs/tiny").iterdir()) == [".lock", "config.json", "tokenizer.json"]
+    assert sorted(p.name for p in Path("runs/tiny").iterdir()) == ["config.json", "tokenizer.json"]
     assert train("tiny", [], False) == 0
     assert (Path("runs/tiny/checkpoints") / "step-00000003").is_dir()
 
@@ -142,11 +144,9 @@ def test_a_run_killed_before_its_config_was_written_leaves_its_name_to_the_next(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(setup, "find_tokenizer", kill)
         train("tiny.yaml", WORDS, False)
-    assert [p.name for p in Path("runs/tiny").iterdir()] == [".lock"]
-    with Path("runs/tiny/.lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert new_folder(Path("runs"), "tiny").name == "tiny-2", "a run that has just begun keeps its name"
-    assert new_folder(Path("runs"), "tiny").name == "tiny"
+    assert list(Path("runs/tiny").iterdir()) == []
+    with new_folder(Path("runs"), "tiny") as first, new_folder(Path("runs"), "tiny") as second:
+        assert (first.name, second.name) == ("tiny", "tiny-2"), "a run that has just begun keeps its name"
 
 
 def test_samples_are_written_by_the_model_in_training() -> None:
@@ -197,10 +197,12 @@ def test_a_run_can_begin_from_prepared_data(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_run_is_trained_by_one_process_at_a_time() -> None:
     assert train("tiny.yaml", WORDS, print_only=False) == 0
-    with Path("runs/tiny/.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match="another process"):
-            train("runs/tiny", ["training.steps=5"], print_only=False)
+    handle = os.open("runs/tiny", os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    assert not any(path.name.startswith(".") for path in Path("runs/tiny").iterdir()), "no file that could be removed"
+    with pytest.raises(UsageError, match="another process"):
+        train("runs/tiny", ["training.steps=5"], print_only=False)
+    os.close(handle)
     assert train("runs/tiny", ["training.steps=5"], print_only=False) == 0
 
 
@@ -208,6 +210,50 @@ def test_a_begun_run_keeps_its_model() -> None:
     assert train("tiny.yaml", WORDS, print_only=False) == 0
     with pytest.raises(ConfigError, match=r"model\.width: want 32, as the run has it, got 64"):
         train("runs/tiny", ["model.width=64"], print_only=False)
+
+
+def test_fewer_steps_than_were_done_are_refused_and_the_config_stays() -> None:
+    assert train("tiny.yaml", WORDS, print_only=False) == 0
+    before = Path("runs/tiny/config.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"training\.steps: want at least 3, the steps that the run has done, got 2"):
+        train("runs/tiny", ["training.steps=2"], print_only=False)
+    assert Path("runs/tiny/config.json").read_bytes() == before
+
+
+def test_a_run_goes_on_and_is_evaluated_in_another_working_folder(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("tiny.yaml", ["data=text.txt", *WORDS], print_only=False) == 0
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "text.txt").write_text("quite another text, which must not be taken for it\n" * 50)
+    monkeypatch.chdir(elsewhere)
+    capsys.readouterr()
+    run = str(here / "runs" / "tiny")
+    assert train(run, ["training.steps=4"], print_only=False) == 0
+    assert "the data's files" not in capsys.readouterr().out
+    assert main(["evaluate", "-m", run]) == 0
+    assert json.loads(Path(run, "config.json").read_text())["data"]["sources"][0]["path"] == str(here / "text.txt")
+
+
+@pytest.mark.parametrize("kind", ["glob", "split", "parallel", "builtin"])
+def test_paths_of_every_kind_become_absolute(kind: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = here / "[odd] folder"
+    odd.mkdir()
+    monkeypatch.chdir(odd)
+    write_text(odd / "text.txt")
+    text = TextSource(path="text.txt")
+    corpora = {
+        "glob": CorpusConfig(sources=(TextSource(path="*.txt"),)),
+        "split": CorpusConfig(sources=(text,), split=FileSplit(source=text)),
+        "parallel": CorpusConfig(sources=(ParallelSource(source="text.txt", target="text.txt"),)),
+        "builtin": CorpusConfig(),
+    }
+    corpus = corpora[kind].absolute()
+    stamps = [source.stamps() for source in corpus.every]
+    monkeypatch.chdir(here)
+    assert [source.stamps() for source in corpus.every] == stamps and all(stamps)
+    assert kind == "builtin" or str(odd) in str(corpus).replace("[[]", "[")
 
 
 def test_a_config_of_a_newer_format_is_refused() -> None:

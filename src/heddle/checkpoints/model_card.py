@@ -70,7 +70,7 @@ def _describe_source(source: Mapping[str, Any]) -> str:
         case {"kind": "parallel", "source": str(one), "target": str(other)}:
             return f"`{Path(one).name}` with `{Path(other).name}`, read line by line as pairs"
         case {"kind": "datasets", "name": str(name)}:
-            return f"`{name}`, read as datasets"
+            return f"`{Path(name).name if Path(name).is_absolute() else name}`, read as datasets"
         case {"kind": "prepared", "path": str(path)}:
             return f"`{Path(path).name}`, prepared before"
         case {"kind": str(kind), "path": str(path)}:

@@ -24,20 +24,24 @@ from heddle.checkpoints.hf import (
     resolve_hub_link,
 )
 from heddle.checkpoints.store import (
+    CHECKPOINTS,
+    LOOKS,
+    MANIFEST,
     RUNS,
     Checkpoint,
     find_run,
     load_checkpoint_model,
     model_config,
     open_run,
+    refuse_links,
     run_config_of,
 )
 from heddle.core import DamageError, UsageError
 from heddle.core.system import Hardware
 from heddle.models.networks import Model, ModelConfig
-from heddle.text.chat import load_template
+from heddle.text.chat import TEMPLATE, load_template, parse_template
 from heddle.text.formats import ImportedTokenizer, read_gguf_tokenizer, read_tokenizer
-from heddle.text.tokenizers import TOKENIZER, SpecialTokens, Tokenizer, load_tokenizer
+from heddle.text.tokenizers import TOKENIZER, SpecialTokens, Tokenizer, parse_tokenizer
 
 PACKAGE = "package:"
 TEXT_FILES = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe")  # of tokenizers and chat templates
@@ -100,8 +104,19 @@ class RunSource(Source):
         return model_config(self.checkpoint, self.settings(), self.tokenizer())
 
     def model(self, hardware: Hardware | None = None) -> Model:
-        """Return the model with its weights, or their moving average if the run has one."""
-        return load_checkpoint_model(self.checkpoint, self.config(), hardware)
+        """Return the model with its weights, or their moving average if the run has one.
+
+        Where a trainer has pruned the checkpoint since it was opened, the one in its place is taken.
+        """
+        for _ in range(LOOKS):
+            checkpoint = self.checkpoint
+            try:
+                return load_checkpoint_model(checkpoint, self.config(), hardware)
+            except DamageError:
+                if checkpoint.path.exists() or checkpoint.path == self.path:
+                    raise
+                vars(self).pop("checkpoint")
+        raise DamageError(f"{self.path}: its checkpoints are pruned faster than they can be read")
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer."""
@@ -110,7 +125,7 @@ class RunSource(Source):
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         self.settings()  # raises if files are missing
-        return load_tokenizer(self.checkpoint.path / TOKENIZER)
+        return parse_tokenizer(self.checkpoint.texts, self.checkpoint.path / TOKENIZER)
 
     def special_tokens(self) -> SpecialTokens:
         """Return the special tokens."""
@@ -118,8 +133,13 @@ class RunSource(Source):
 
     def template(self) -> str | None:
         """Return the chat template in the checkpoint or, if put there by hand, in the run's folder."""
-        places = (self.checkpoint.path, self.checkpoint.path.parent.parent)
-        return next((found for found in map(load_template, places) if found is not None), None)
+        checkpoint = self.checkpoint
+        found = parse_template(checkpoint.texts, checkpoint.path)
+        run = checkpoint.path.parent.parent
+        if found is not None or checkpoint.path.parent.name != CHECKPOINTS or not (run / TEMPLATE).exists():
+            return found
+        refuse_links(run)
+        return load_template(run)
 
     def settings(self) -> Mapping[str, Any]:
         """Return the run's config."""
@@ -290,7 +310,7 @@ def _source_at(path: Path) -> Source | None:
         if is_gguf(path):
             return GgufSource(path)
         raise UsageError(f"{path}: not a model: want a folder, or a GGUF file")
-    if not path.is_dir():
+    if not path.is_dir() or (path / MANIFEST).is_file():  # what a checkpoint's manifest does not list does not exist
         return None
     if is_adapter(path):
         return AdapterSource(path)

@@ -2,11 +2,15 @@
 
 import hashlib
 import json
+import logging
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from heddle.checkpoints import Source
-from heddle.core import ConfigError, DataError, UsageError, encode, replace
-from heddle.core.system import choose_hardware
+from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_of
+from heddle.core import ConfigError, DamageError, DataError, UsageError, encode, replace
+from heddle.core.system import choose_hardware, read_text, write_text
 from heddle.data.rows import MixedPlan, RowPlan
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
@@ -14,21 +18,34 @@ from heddle.models.networks import Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import with_adapters
 from heddle.text.chat import TEMPLATE, load_template, template_control_tokens
-from heddle.text.tokenizers import TOKENIZER, TOKENIZER_FILES, Tokenizer, TokenizerConfig, load_tokenizer
+from heddle.text.tokenizers import (
+    TOKENIZER,
+    TOKENIZER_FILES,
+    Tokenizer,
+    TokenizerConfig,
+    load_tokenizer,
+    parse_tokenizer,
+)
 from heddle.training.callbacks import HeldOutRows
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import choose_trainable, initial_config, initial_model
 
+CACHE = ".data"  # the folder of token shards, beside the runs
 
-def find_tokenizer(config: RunConfig, folder: Path, init: Source | None) -> Tokenizer:
-    """Return the run's tokenizer: its own from before, that of the model it starts from, or a newly trained one."""
+log = logging.getLogger("heddle")
+
+
+def find_tokenizer(config: RunConfig, folder: Path, init: Source | None, found: Checkpoint | None = None) -> Tokenizer:
+    """Return the tokenizer of the checkpoint, of the folder, or of the model it starts from, or a newly trained one."""
     path = folder / TOKENIZER
+    if found is not None:
+        return _checkpoint_tokenizer(folder, found)
     if path.exists():
         return load_tokenizer(path)
     if init is not None:
         tokenizer = _inherited(init, folder)
     elif config.data.prepared is not None:
-        tokenizer = load_tokenizer(config.data.prepared / TOKENIZER)
+        tokenizer = _opened(config.data.prepared).load_tokenizer()
     else:
         texts = config.data.sample()
         try:
@@ -40,6 +57,25 @@ def find_tokenizer(config: RunConfig, folder: Path, init: Source | None) -> Toke
     return tokenizer
 
 
+def _checkpoint_tokenizer(folder: Path, found: Checkpoint) -> Tokenizer:
+    """Return the tokenizer of a checkpoint; the folder's must be the same, and is restored where it is gone."""
+    run_config_of(found)  # raises if files are missing
+    tokenizer, fix = parse_tokenizer(found.texts, found.path / TOKENIZER), "remove it to take the checkpoint's"
+    path, template = folder / TOKENIZER, found.texts.get(TEMPLATE)
+    if not path.exists():
+        for name in (name for name in TOKENIZER_FILES if name in found.texts):
+            write_text(folder / name, found.texts[name])
+    elif load_tokenizer(path).fingerprint != tokenizer.fingerprint:
+        raise DamageError(f"{path}: not the tokenizer of {found.path.name}, with which the run was trained; {fix}")
+    if template is not None and not (folder / TEMPLATE).exists():
+        write_text(folder / TEMPLATE, template)
+    elif template is None and (folder / TEMPLATE).exists():
+        log.warning("changed: %s was put into the folder of the run; later checkpoints have it too", TEMPLATE)
+    elif template is not None and read_text(folder / TEMPLATE) != template:
+        raise DamageError(f"{folder / TEMPLATE}: not the chat template of {found.path.name}; {fix}")
+    return tokenizer
+
+
 def _inherited(init: Source, folder: Path) -> Tokenizer:
     """Return the tokenizer of the model that a run starts from, and copy its chat template."""
     tokenizer, template = init.tokenizer(), init.template()
@@ -47,14 +83,18 @@ def _inherited(init: Source, folder: Path) -> Tokenizer:
         raise UsageError(f"{init.path}: has no tokenizer files, so nothing can be trained from it")
     if template is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / TEMPLATE).write_text(template, encoding="utf-8")
+        write_text(folder / TEMPLATE, template)
     return tokenizer
 
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
     """Return the texts about a run's tokenizer that go into every checkpoint."""
-    names = (*TOKENIZER_FILES, TEMPLATE)
-    return {name: (folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()}
+    found = {}
+    for path in (folder / name for name in (*TOKENIZER_FILES, TEMPLATE)):
+        if path.exists():
+            with open_regular_file(path) as file:
+                found[path.name] = file.read().decode()
+    return found
 
 
 def with_control_tokens(config: RunConfig) -> TokenizerConfig:
@@ -94,41 +134,84 @@ def build_model(config: RunConfig, init: Source | None) -> Model:
 
 
 def prepare_data(
-    config: RunConfig, tokenizer: Tokenizer, folder: Path, on_progress: ProgressCallback | None = None
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    folder: Path,
+    on_progress: ProgressCallback | None = None,
+    known: Sequence[str] = (),
 ) -> list[Prepared]:
-    """Prepare the corpora of a run; the template of its own conversations becomes the run's."""
+    """Prepare the corpora of a run; the template of its own conversations becomes the run's.
+
+    `known` are the fingerprints of the data that a resumed run was trained on.
+    """
     template = load_template(folder)
     made: list[Prepared] = []
     for path, corpus in [("data", config.data), *((f"mix.{i}.data", s.data) for i, s in enumerate(config.mix))]:
         try:
-            made.append(_prepared(corpus, tokenizer, folder.parent / ".data", on_progress, template))
+            made.append(_prepared(corpus, tokenizer, folder.parent / CACHE, on_progress, template, known))
         except ConfigError as error:
             raise error.inside(path) from None
         template = made[0].template or template
     if template is not None and template != load_template(folder):
-        (folder / TEMPLATE).write_text(template, encoding="utf-8")
+        write_text(folder / TEMPLATE, template)
     return made
 
 
 def _prepared(
-    corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, on_progress: ProgressCallback | None, template: str | None
+    corpus: CorpusConfig,
+    tokenizer: Tokenizer,
+    root: Path,
+    on_progress: ProgressCallback | None,
+    template: str | None,
+    known: Sequence[str],
 ) -> Prepared:
-    """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it."""
+    """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it.
+
+    Where its text is gone, the shards that the run was trained on are enough.
+    """
     if corpus.prepared is not None:
         return _ready(corpus.prepared, tokenizer)
     chat_encoder = corpus.chat_encoder(tokenizer, template)
     marks = [tokenizer.fingerprint, *([] if chat_encoder is None else [chat_encoder.template])]
     words = json.dumps([encode(corpus), *marks], sort_keys=True)
     folder = root / hashlib.sha256(words.encode()).hexdigest()[:16]
-    return prepare(corpus, tokenizer, folder, on_progress, template)
+    try:
+        return prepare(corpus, tokenizer, folder, on_progress, template)
+    except UsageError as error:
+        ready = open_prepared(folder)
+        if ready is None or ready.fingerprint not in known:
+            raise
+        log.warning("%s; the run goes on with its token shards in %s", error, folder)
+        return ready
+
+
+def discard_damaged(config: RunConfig, prepared: list[Prepared], folder: Path) -> bool:
+    """Remove damaged token shards that can be built again, since their text is there; tell whether there were any."""
+    found = False
+    for corpus, made in zip([config.data, *(share.data for share in config.mix)], prepared, strict=True):
+        try:
+            for side in (made.train, made.valid):
+                _open(side, made.pairs, 0)
+        except DamageError:
+            if made.folder.parent == folder.parent / CACHE:
+                for source in corpus.every:
+                    source.stamps()  # raises if the text is gone
+                shutil.rmtree(made.folder)
+                found = True
+    return found
 
 
 def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
+    found = _opened(folder)
+    if found.load_tokenizer().fingerprint != tokenizer.fingerprint:
+        raise DataError(f"{folder}: prepared with another tokenizer than the run's")
+    return found
+
+
+def _opened(folder: Path) -> Prepared:
     found = open_prepared(folder)
     if found is None:
         raise DataError(f"{folder}: not a finished folder of prepared data")
-    if load_tokenizer(found.tokenizer).fingerprint != tokenizer.fingerprint:
-        raise DataError(f"{folder}: prepared with another tokenizer than the run's")
     return found
 
 
@@ -154,3 +237,8 @@ def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     batch = config.training.micro_batch or min(config.training.batch, 32)
     plan = config.rows.for_validation(shards, batch).build(shards, seed, source)
     return HeldOutRows(plan, batch, shards.bytes / shards.counted, config.validation_rows)
+
+
+def plan_rows(config: RunConfig, prepared: list[Prepared]) -> tuple[RowPlan, HeldOutRows]:
+    """Return the rows of training and those that are held out."""
+    return build_training_plan(config, prepared), build_held_out(config, prepared[0])

@@ -4,15 +4,25 @@ import contextlib
 import fcntl
 import itertools
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.checkpoints.store import CONFIG, find_run, migrate_config, renamed_keys, renamed_overrides
+from heddle.checkpoints.store import (
+    CONFIG,
+    checksum_fits,
+    find_run,
+    migrate_config,
+    newest_config,
+    renamed_keys,
+    renamed_overrides,
+)
 from heddle.core import (
     ConfigError,
+    DamageError,
     HeddleError,
     UsageError,
     decode,
@@ -32,7 +42,7 @@ from heddle.training.loop import ProcessGroup, Reporter, SilentReporter
 from heddle.training.run_config import RunConfig
 from heddle.training.setup import RunEnvironment, set_up
 
-LOCK = ".lock"
+OLD_LOCK = ".lock"  # a file that earlier versions locked instead of the folder
 
 log = logging.getLogger("heddle")
 
@@ -89,8 +99,33 @@ def resolve_run(target: RunConfig | str | Path, overrides: Overrides, runs: Path
         near = hint(name, [*recipes, *(p.name for p in runs.glob("*"))], f"; recipes: {', '.join(recipes)}")
         near = f"; a preset is: model={name}" if name in PRESETS else near
         raise UsageError(f"no recipe, config file or run is called {name!r}{near}") from None
-    before = _read_run_config(folder / CONFIG)
-    return ResolvedRun(apply_overrides(before, overrides), folder, before)
+    return _resumed_run(folder, list(overrides))
+
+
+def _resumed_run(folder: Path, overrides: list[tuple[str, Any]]) -> ResolvedRun:
+    """Return a run to resume; its config is compared with that in its newest checkpoint, which has a checksum."""
+    path, saved = folder / CONFIG, newest_config(folder)
+    before = None if saved is None else decode(RunConfig, saved[0])
+    if before is not None and not path.exists():
+        log.warning("%s: gone; its checkpoint's is used", path)
+        return ResolvedRun(apply_overrides(before, overrides), folder, before)
+    config = _read_run_config(path)
+    if checksum_fits(read_config(path)) is False:
+        _refuse_damage(path, config, saved, {given for given, _ in overrides})
+    return ResolvedRun(apply_overrides(config, overrides), folder, config if before is None else before)
+
+
+def _refuse_damage(path: Path, config: RunConfig, saved: tuple[dict[str, Any], str] | None, given: set[str]) -> None:
+    """Refuse a config that is not as it was written, by the fields that differ from the checkpoint's."""
+    fix = "if the edit is yours, delete the key checksum"
+    if saved is None:
+        raise DamageError(f"{path}: changed since it was written, for its checksum does not fit; {fix}")
+    for change in diff(decode(RunConfig, saved[0]), config):
+        if not any(change.path == one or change.path.startswith(f"{one}.") for one in given):
+            raise DamageError(
+                f"{path}: {change.path}: want {change.before}, as {saved[1]} has it, found {change.after}; "
+                f"give {change.path}=VALUE or, {fix}"
+            )
 
 
 def _read_run_config(path: Path, hints: bool = False) -> RunConfig:
@@ -135,14 +170,11 @@ def train_run(
     run: ResolvedRun, runs: Path, reporter: Reporter | None = None, writer_for: WriterFactory | None = None
 ) -> TrainedRun:
     """Train a run in its folder, or in a new one under `runs`, with all processes that `torchrun` has started."""
+    run = run if run.folder is not None else ResolvedRun(run.config.absolute())
     processes = ProcessGroup.initialize(run.config.hardware.device)
     speaker = reporter if reporter is not None and processes.is_main else SilentReporter()
     try:
-        with system_faults(runs):
-            folder = run.folder
-            if folder is None:
-                name = str(new_folder(runs, run.config.name)) if processes.is_main else ""
-                folder = Path(processes.broadcast_text(name))
+        with system_faults(runs), _locked_folder(run, runs, processes) as folder:
             writer = None if writer_for is None else writer_for(run.config, folder)
             env = RunEnvironment(folder, processes, speaker, writer)
             with contextlib.nullcontext() if run.folder is not None else _removed_on_error(env):
@@ -158,10 +190,9 @@ def _train(run: ResolvedRun, env: RunEnvironment) -> TrainedRun:
         reporter.message(f"a new run; to resume the first of that name: heddle train {folder.parent / config.name}")
     for change in [] if run.before is None else diff(run.before, config):
         reporter.message(f"changed: {change}")
-    with _locked(env):
-        trainer = set_up(config, env)
-        ended_before = trainer.step >= trainer.steps
-        trainer.fit()  # of a finished run, only a last validation that a signal had cut short
+    trainer = set_up(config, env)
+    ended_before = trainer.step >= trainer.steps
+    trainer.fit()  # of a finished run, only a last validation that a signal had cut short
     stopped, code = trainer.stop, trainer.signals.exit_code
     return TrainedRun(config, folder, trainer.model, trainer.step, ended_before, stopped, code, env.processes.is_main)
 
@@ -178,43 +209,53 @@ def _removed_on_error(env: RunEnvironment) -> Iterator[None]:
         raise
 
 
+# --- its folder -------------------------------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
-def _locked(env: RunEnvironment) -> Iterator[None]:
-    """Keep a second process from training the same run at the same time."""
-    if not env.processes.is_main:
-        yield
-        return
-    with (env.folder / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(f"{env.folder}: another process is training this run") from None
-        yield
+def _locked_folder(run: ResolvedRun, runs: Path, processes: ProcessGroup) -> Iterator[Path]:
+    """Yield the folder of a run, locked against a second process that would train it at the same time."""
+    with contextlib.ExitStack() as stack:
+        folder = run.folder
+        if folder is not None and processes.is_main and not stack.enter_context(_locked(folder)):
+            raise UsageError(f"{folder}: another process is training this run")
+        if folder is None:
+            made = stack.enter_context(new_folder(runs, run.config.name)) if processes.is_main else ""
+            folder = Path(processes.broadcast_text(str(made)))
+        yield folder
 
 
-def new_folder(runs: Path, name: str) -> Path:
-    """Make a folder for a new run: the name, or the name with the next free number.
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder itself, so that no file can be removed to break the lock; yield whether it was free."""
+    handle, free = os.open(folder, os.O_RDONLY | os.O_DIRECTORY), False
+    try:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        yield free
+    finally:
+        if free:  # explicitly, since a forked child may hold the handle too
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
 
-    A folder that holds nothing but a free lock is that of a run that was killed before it was written: it is taken.
+
+@contextlib.contextmanager
+def new_folder(runs: Path, name: str) -> Iterator[Path]:
+    """Make and lock a folder for a new run: the name, or the name with the next free number.
+
+    An empty folder is taken if it is not locked: it is that of a run that was killed before it was written.
     """
     for number in itertools.count(1):
         folder = runs / (name if number == 1 else f"{name}-{number}")
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            if not _abandoned(folder):
+            if folder.is_symlink() or not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
                 continue
         except OSError as error:
             raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
-        return folder
-    raise AssertionError("unreachable")
-
-
-def _abandoned(folder: Path) -> bool:
-    """Tell whether a folder holds nothing but a lock that no process holds."""
-    if not folder.is_dir() or [path.name for path in folder.iterdir()] != [LOCK]:
-        return False
-    with (folder / LOCK).open("r") as file, contextlib.suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+        with _locked(folder) as free:
+            if free and all(path.name == OLD_LOCK for path in folder.iterdir()):
+                yield folder
+                return

@@ -1,11 +1,11 @@
 """RunConfig: everything that a training run depends on."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 
 from heddle.checkpoints.store import CONFIG_FORMAT
-from heddle.core import Config, ConfigError, Count, Positive, check_at_least, settings, within
+from heddle.core import Config, ConfigError, Count, Positive, check_at_least, replace, settings, within
 from heddle.core.system import Hardware, choose_hardware
 from heddle.data.rows import PackedRows, RowsConfig, apportion
 from heddle.data.sources import CorpusConfig
@@ -150,6 +150,11 @@ class RunConfig(Config):
         earlier = self.training.average_last - 1
         if self.keep.last < earlier:
             raise ConfigError("keep.last", want=f"at least {earlier}, for training.average_last", got=self.keep.last)
+
+    def absolute(self) -> Self:
+        """Return the run with absolute paths of its data, so that it can be resumed in any working folder."""
+        mix = tuple(replace(share, data=share.data.absolute()) for share in self.mix)
+        return replace(self, data=self.data.absolute(), mix=mix)
 
     def _check_graphs(self) -> None:
         """Refuse to replay what changes its shape, or leaves something for the next replay to read."""

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from heddle.checkpoints import Source, find_source
-from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of
+from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, with_checksum
 from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
 from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
+from heddle.data.shards import Prepared
 from heddle.models import training_flops
 from heddle.models.networks import Model
 from heddle.nn.quantization import use_float8
@@ -50,16 +51,14 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
         processes.barrier()  # the main process makes tokenizer and data first
     config, tokenizer = _resolve(config, env, found, init)
     if processes.is_main and found is None:
-        write_json(env.folder / CONFIG, encode(config))
-    with env.reporter.tokenizing() as on_progress:
-        prepared = assemble.prepare_data(config, tokenizer, env.folder, on_progress)
+        write_json(env.folder / CONFIG, with_checksum(encode(config)))
+    prepared, plan, held_out = _open_data(config, tokenizer, env, found)
     if processes.is_main:
         processes.barrier()
     model = assemble.build_model(config, init)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reserve(config.rows.max_length)
-    plan = assemble.build_training_plan(config, prepared)
     _announce(model, plan, wants_compile(config, model, hardware), env.reporter)
     encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
     trainer = loop.Trainer(
@@ -75,12 +74,30 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
         texts={CONFIG: encoded, **assemble.tokenizer_files(env.folder)},
         data=[p.fingerprint for p in prepared],
     )
-    trainer.callbacks = _callbacks(config, trainer, store, assemble.build_held_out(config, prepared[0]), env)
+    trainer.callbacks = _callbacks(config, trainer, store, held_out, env)
+    trainer.signals.unsaved = (lambda: trainer.step - trainer.saved) if processes.is_main else None
     if found is not None:
         resume(trainer, found, env.reporter)
     if processes.is_main:
         _write_records(config, env, environment(hardware, processes.world), resumed=found is not None)
     return trainer
+
+
+def _open_data(
+    config: RunConfig, tokenizer: Tokenizer, env: RunEnvironment, found: Checkpoint | None
+) -> tuple[list[Prepared], RowPlan, callbacks.HeldOutRows]:
+    """Prepare the data of a run and plan its rows; damaged token shards are built again from their text, once."""
+    known = () if found is None else tuple(found.state["data"])
+    with env.reporter.tokenizing() as on_progress:
+        prepared = assemble.prepare_data(config, tokenizer, env.folder, on_progress, known)
+        try:
+            return prepared, *assemble.plan_rows(config, prepared)
+        except DamageError as error:
+            if not assemble.discard_damaged(config, prepared, env.folder):
+                raise
+            env.reporter.message(f"{error}: its token shards are built again", "warning")
+        prepared = assemble.prepare_data(config, tokenizer, env.folder, on_progress, known)
+        return prepared, *assemble.plan_rows(config, prepared)
 
 
 def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], resumed: bool) -> None:
@@ -90,7 +107,7 @@ def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], 
         changes = environment_changes(env.folder, now, compared)
         if changes is not None:
             env.reporter.message(changes, "warning")
-        write_json(env.folder / CONFIG, encode(config))
+        write_json(env.folder / CONFIG, with_checksum(encode(config)))
     write_json(env.folder / ENVIRONMENT, now)
 
 
@@ -103,9 +120,9 @@ def _resolve(
     """
     model = config.model if init is None else init.config()
     check_fit(replace(config, model=model.expand()), env.processes.world)
-    if init is None and not (env.folder / TOKENIZER).exists():
+    if init is None and found is None and not (env.folder / TOKENIZER).exists():
         env.reporter.message("reading the text, for tokenizer and token shards")
-    tokenizer = assemble.find_tokenizer(config, env.folder, init)
+    tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
     config = replace(config, model=assemble.resolve_model(config, tokenizer.vocab, init))
     if found is not None:
@@ -130,7 +147,13 @@ def newest(store: Store, reporter: loop.Reporter) -> Checkpoint | None:
             f"{store.folder}: no good checkpoint left, {len(store.damaged)} damaged: nothing to resume from; "
             "start a new run, or move the folder away"
         )
-    if found is None and (store.folder.parent / "metrics.jsonl").exists():
+    path = store.folder.parent / "metrics.jsonl"
+    if found is None and (last := callbacks.Metrics(path).last_save()) is not None:
+        raise DamageError(
+            f"{store.folder}: no checkpoint, though {path.name} tells of {last}: is a disk not mounted? "
+            f"To begin again at step 0, move {path.name} away"
+        )
+    if found is None and path.exists():
         reporter.message("no checkpoint was saved yet: begins again at step 0", "warning")
     return found
 
@@ -205,6 +228,9 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: l
 def _check_same(config: RunConfig, found: Checkpoint) -> None:
     """Refuse to put a checkpoint's weights into another model."""
     before = decode(RunConfig, run_config_of(found))
+    if config.training.steps < found.step:
+        wish = f"at least {found.step}, the steps that the run has done"
+        raise ConfigError("training.steps", want=wish, got=config.training.steps)
     changed = diff(before.model, config.model)
     if changed:
         first = changed[0]
@@ -236,7 +262,7 @@ def _callbacks(
         found.append(callbacks.EarlyStopping(config.stop.patience))
     if config.stop.minutes is not None:
         found.append(callbacks.TimeLimit(config.stop.minutes))
-    found.append(callbacks.Save(store, every.save, config.training.average_last))
+    found.append(callbacks.Save(store, every.save, config.training.average_last, metrics))
     if is_main and env.writer is not None and trainer.model.can_generate:  # last: it may take its time
         found.append(callbacks.Sample(env.writer, env.folder / "samples.txt", reporter, every.sample))
     return found

@@ -1,8 +1,15 @@
 """Store: atomic checkpoints, verified by a manifest of checksums, and the run folder that holds them."""
 
 from heddle.checkpoints.store.checkpoint import Checkpoint, average_checkpoints, open_checkpoint, verify
-from heddle.checkpoints.store.config_format import CONFIG_FORMAT, migrate_config, renamed_keys, renamed_overrides
-from heddle.checkpoints.store.manifest import CONFIG
+from heddle.checkpoints.store.config_format import (
+    CONFIG_FORMAT,
+    checksum_fits,
+    migrate_config,
+    renamed_keys,
+    renamed_overrides,
+    with_checksum,
+)
+from heddle.checkpoints.store.manifest import CONFIG, MANIFEST
 from heddle.checkpoints.store.run_folder import (
     CHECKPOINTS,
     RUNS,
@@ -10,7 +17,9 @@ from heddle.checkpoints.store.run_folder import (
     list_runs,
     load_checkpoint_model,
     model_config,
+    newest_config,
     open_run,
+    refuse_links,
     run_config_of,
 )
 from heddle.checkpoints.store.safetensors_io import (
@@ -22,4 +31,4 @@ from heddle.checkpoints.store.safetensors_io import (
 )
 from heddle.checkpoints.store.safetensors_reader import TensorFile
 from heddle.checkpoints.store.snapshot import Snapshot
-from heddle.checkpoints.store.store import Store
+from heddle.checkpoints.store.store import LOOKS, Store

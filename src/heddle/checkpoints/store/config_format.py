@@ -1,11 +1,14 @@
 """The format of a run's config: its number, migrations from older ones, and the keys that have got another name."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from heddle.core import UsageError, brief
 
 CONFIG_FORMAT = 3
+CHECKSUM = "checksum"  # a key of the file in a run's folder, not of the config
 
 # Keys of format 2 and what they are called since; the rest of a path goes along.
 RENAMED = {
@@ -100,9 +103,26 @@ def migrate_config(config: Any, where: str) -> Any:
         raise UsageError(f"{where}: {want}")
     if isinstance(number, bool) or number < 1:
         raise UsageError(f"{where}: want a format of 1 to {CONFIG_FORMAT}, found {brief(number)}")
+    config = {key: value for key, value in config.items() if key != CHECKSUM}
     for step in range(number, CONFIG_FORMAT):
         config = CONFIG_MIGRATIONS[step](config)
     return config | {"format": CONFIG_FORMAT}
+
+
+# --- checksum of the file in a run's folder ---------------------------------------------------------------------------
+
+
+def with_checksum(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config as it is written to a run's folder: with a checksum, by which damage is noticed."""
+    plain = {key: value for key, value in config.items() if key != CHECKSUM}
+    return plain | {CHECKSUM: hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]}
+
+
+def checksum_fits(config: Any) -> bool | None:
+    """Tell whether a config is as it was written; None: it has no checksum, as in earlier versions."""
+    if not isinstance(config, Mapping) or CHECKSUM not in config:
+        return None
+    return bool(with_checksum(config)[CHECKSUM] == config[CHECKSUM])
 
 
 # --- keys that a user typed -------------------------------------------------------------------------------------------

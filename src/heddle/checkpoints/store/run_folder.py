@@ -1,6 +1,8 @@
 """Run folder: finds a run by name and loads its newest good checkpoint as a model with its tokenizer."""
 
+import contextlib
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,10 +12,10 @@ from torch import Tensor
 
 from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint
 from heddle.checkpoints.store.config_format import migrate_config
-from heddle.checkpoints.store.manifest import CONFIG, MANIFEST
+from heddle.checkpoints.store.manifest import CONFIG, MANIFEST, limit_of, read_manifest, read_text_file
 from heddle.checkpoints.store.safetensors_io import get_tensor, open_tensors
 from heddle.checkpoints.store.store import DamagedCheckpoint, Store
-from heddle.core import ConfigError, DamageError, UsageError, decode, hint
+from heddle.core import ConfigError, DamageError, UsageError, decode, hint, system_faults
 from heddle.core.system import Hardware, choose_hardware, parse_json
 from heddle.models import build_meta
 from heddle.models.networks import Model, ModelConfig
@@ -78,6 +80,18 @@ def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return config
 
 
+def newest_config(run: Path) -> tuple[dict[str, Any], str] | None:
+    """Return the run's config in its newest checkpoint whose config verifies, and where that is; no weight is read."""
+    for entry in reversed(Store(run / CHECKPOINTS).list()):
+        path = entry.path / CONFIG
+        with contextlib.suppress(DamageError, ConfigError):
+            digest = read_manifest(entry.path)[0].files.get(CONFIG)
+            if digest is not None:
+                text = read_text_file(path, limit_of(CONFIG), digest)
+                return migrate_config(parse_json(text, str(path)), str(path)), entry.path.name
+    return None
+
+
 def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
     """Return the full config of a run's model; the tokenizer must not be larger than its vocabulary."""
     full = decode(ModelConfig, config["model"], "model").expand()
@@ -117,10 +131,16 @@ def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
         if not known:
             raise UsageError(f"{runs}: holds no run yet; type: heddle train")
         saved = [run for run in known if any((run / CHECKPOINTS).glob("step-*"))]
-        return (saved or known)[-1]  # a run that has just begun has nothing to load
+        newest = (saved or known)[-1]  # a run that has just begun has nothing to load
+        refuse_links(newest)
+        return newest
     path = Path(name)
     for folder in (path, Path(runs) / path):
-        if _is_run(folder) or (folder / MANIFEST).is_file():
+        with system_faults(folder):
+            if (folder / MANIFEST).is_file():
+                return folder
+        if _is_run(folder):
+            refuse_links(folder)
             return folder
     if path.is_dir():
         raise UsageError(f"{path}: not a run: it has neither {CONFIG} nor {CHECKPOINTS}/")
@@ -130,6 +150,19 @@ def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
     raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{near}")
 
 
+def refuse_links(run: Path) -> None:
+    """Refuse a run that holds a link: what is written, pruned or copied through it would lie outside the folder.
+
+    What is inside a checkpoint is read by its manifest, and never through a link.
+    """
+    for folder, inner, files in os.walk(run):
+        linked = [path for path in (Path(folder, name) for name in (*inner, *files)) if path.is_symlink()]
+        if linked:
+            raise DamageError(f"{linked[0]}: a link; a run folder must hold the files themselves")
+        if Path(folder) == run and CHECKPOINTS in inner:
+            inner.remove(CHECKPOINTS)
+
+
 def list_runs(folder: Path) -> list[Path]:
     """Return the runs in a folder, the one saved last at the end."""
     found = [path for path in folder.iterdir() if _is_run(path)] if folder.is_dir() else []
@@ -137,7 +170,9 @@ def list_runs(folder: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / CONFIG).is_file() or (path / CHECKPOINTS).is_dir()
+    with contextlib.suppress(PermissionError):  # one folder that cannot be read is no reason to stop
+        return (path / CONFIG).is_file() or (path / CHECKPOINTS).is_dir()
+    return False
 
 
 def _saved(path: Path) -> int:

@@ -22,6 +22,7 @@ from heddle.core import ConfigError, DamageError, EnvironmentFault, HeddleError
 
 FOLDER = re.compile(r"step-([0-9]{8,15})(?:-([0-9]{1,6}))?")  # the second number: a step saved again
 HIDDEN = re.compile(r"\.(?:saving|gone)-([0-9]{1,9})-[0-9a-f]+")
+LOOKS = 100  # at checkpoints that a trainer prunes meanwhile
 _in_use: set[str] = set()  # hidden folders that this process is writing or deleting
 
 
@@ -54,6 +55,7 @@ class Store:
         self._disk: Disk = disk if disk is not None else LocalDisk()
         self._background = Background() if background else None
         self._swept = False
+        self._run = _identity(self.folder.parent)  # which may be moved or removed while this store is in use
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
@@ -71,6 +73,11 @@ class Store:
             self._background.start(lambda: self._save(frozen, target))
         return target
 
+    @property
+    def in_background(self) -> bool:
+        """Tell whether a save goes on after `save` has returned."""
+        return self._background is not None
+
     def wait(self) -> None:
         """Wait for the save in the background, and raise its failure."""
         if self._background is not None:
@@ -83,6 +90,9 @@ class Store:
         return self.folder / (f"{name}-{max(taken) + 1}" if taken else name)
 
     def _save(self, frozen: FrozenSnapshot, target: Path) -> None:
+        run = self.folder.parent
+        if self._run is not None and _identity(run) != self._run:
+            raise EnvironmentFault(f"{target}: not saved: {run} was moved or removed since the run was started")
         try:
             if not self.folder.is_dir():
                 self._disk.make(self.folder)
@@ -128,30 +138,42 @@ class Store:
     def newest(self, step: int | None = None) -> Checkpoint | None:
         """Open the newest checkpoint that verifies, at or before `step` if given; `damaged` lists those skipped."""
         self._join()
-        folders = [f for f in self._folders() if step is None or f[1] <= step]
-        return self._first_good((path, number) for path, number, _ in reversed(folders))
+        return self._first_good(
+            lambda: ((path, n) for path, n, _ in reversed(self._folders()) if step is None or n <= step)
+        )
 
     def best(self) -> Checkpoint | None:
         """Open the checkpoint with the lowest metric that verifies; `damaged` lists better ones that do not."""
-        ranked = sorted(reversed(self.list()), key=_metric_or_infinity)
-        return self._first_good((entry.path, entry.step) for entry in ranked if entry.metric is not None)
+        self._join()
+
+        def ranked() -> Iterator[tuple[Path, int]]:
+            entries = sorted(reversed(list(self._entries())), key=_metric_or_infinity)
+            return ((entry.path, entry.step) for entry in entries if entry.metric is not None)
+
+        return self._first_good(ranked)
 
     def list(self) -> tuple[CheckpointEntry, ...]:
         """Return every checkpoint with a valid manifest, oldest first."""
         self._join()
         return tuple(self._entries())
 
-    def _first_good(self, folders: Iterable[tuple[Path, int]]) -> Checkpoint | None:
-        skipped: list[DamagedCheckpoint] = []
-        found = None
-        for path, step in folders:
-            try:
-                found = _open(path, step)
-                break
-            except DamageError as error:
-                if path.exists():  # otherwise another process has just pruned it
+    def _first_good(self, folders: Callable[[], Iterable[tuple[Path, int]]]) -> Checkpoint | None:
+        """Open the first that verifies; when another process has just pruned one of them, look again."""
+        for _ in range(LOOKS):
+            skipped: list[DamagedCheckpoint] = []
+            found, pruned = None, False
+            for path, step in folders():
+                try:
+                    found = _open(path, step)
+                    break
+                except DamageError as error:
+                    pruned = not path.exists()
+                    if pruned:
+                        break
                     skipped.append(DamagedCheckpoint(path, str(error)))
-        self.damaged = tuple(skipped)
+            self.damaged = tuple(skipped)
+            if not pruned:
+                break
         return found
 
     def _folders(self) -> Sequence[tuple[Path, int, int]]:
@@ -164,6 +186,8 @@ class Store:
 
     def _entries(self) -> Iterator[CheckpointEntry]:
         for path, step, _ in self._folders():
+            if path.is_symlink():
+                continue  # to another run's, perhaps: it is not ours to count or to remove
             with contextlib.suppress(HeddleError):  # `newest` reports unreadable ones; they are never removed
                 manifest, _ = read_manifest(path)
                 if manifest.step == step:
@@ -218,6 +242,15 @@ def _open(path: Path, step: int) -> Checkpoint:
     if manifest.step != step:
         raise DamageError(f"{path / MANIFEST}: want step {step} as in the folder's name, found step {manifest.step}")
     return open_checkpoint(path)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from another at the same path; None: there is none."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _metric_or_infinity(entry: CheckpointEntry) -> float:

@@ -4,8 +4,10 @@ from heddle.core.system.compile_cache import compiler_fault, enable_compile_cach
 from heddle.core.system.device import Hardware, choose_hardware, peak_flops
 from heddle.core.system.files import (
     check_writable,
+    open_to_append,
     parse_json,
     parse_overrides,
+    parse_table,
     parse_yaml,
     read_config,
     read_table,
@@ -14,4 +16,5 @@ from heddle.core.system.files import (
     sync_folder,
     to_yaml,
     write_json,
+    write_text,
 )

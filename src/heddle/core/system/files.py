@@ -119,9 +119,14 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
 
 def read_table(path: Path, limit: int = LARGEST) -> dict[str, Any]:
     """Read a small JSON file that holds a table."""
-    found = parse_json(read_text(path, limit), str(path))
+    return parse_table(read_text(path, limit), str(path))
+
+
+def parse_table(text: str, name: str) -> dict[str, Any]:
+    """Parse JSON that holds a table."""
+    found = parse_json(text, name)
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: want a table, found {brief(found)}")
+        raise UsageError(f"{name}: want a table, found {brief(found)}")
     return found
 
 
@@ -172,8 +177,19 @@ def check_writable(path: Path) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """Write a JSON file so that a crash leaves either the old or the new one."""
+    write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file so that a crash leaves either the old or the new one; a link is replaced, not followed."""
     with replacing(path) as file:
-        file.write((json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        file.write(text.encode())
+
+
+def open_to_append(path: Path) -> IO[str]:
+    """Open a text file to write at its end; a link is refused, since it may lead anywhere."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    return os.fdopen(handle, "a", encoding="utf-8")
 
 
 def sync_folder(folder: Path) -> None:

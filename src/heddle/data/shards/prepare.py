@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heddle.core import ConfigError, DataError, HeddleError, encode
+from heddle.core import ConfigError, DamageError, DataError, HeddleError, encode
 from heddle.core.system import check_writable, parse_json, read_text, write_json
 from heddle.data.shards.atomic_folder import lock_folder, temporary_folder
 from heddle.data.shards.shard_manifest import disk_faults
@@ -30,7 +30,7 @@ from heddle.data.sources import (
     encode_documents,
 )
 from heddle.text.chat import TEMPLATE, load_template
-from heddle.text.tokenizers import TOKENIZER, Tokenizer
+from heddle.text.tokenizers import TOKENIZER, Tokenizer, load_tokenizer
 
 FORMAT = 1
 BATCH = 1 << 19  # characters encoded at once: large enough to fill the cores, small enough to be forgotten
@@ -50,6 +50,8 @@ class Prepared:
     pairs: bool
     counter: dict[str, Any]
     reused: bool = False
+    tokenizer_fingerprint: str = ""  # of the tokenizer that made the ids
+    template_hash: str | None = None  # of the chat template; None: there is none, or an earlier version prepared it
 
     @property
     def train(self) -> Path:
@@ -69,7 +71,21 @@ class Prepared:
     @property
     def template(self) -> str | None:
         """Return the chat template that made them, where they were conversations."""
-        return load_template(self.folder)
+        found = load_template(self.folder)
+        if self.template_hash is not None and (found is None or _hash(found) != self.template_hash):
+            raise DamageError(f"{self.folder / TEMPLATE}: not the chat template that made the ids")
+        return found
+
+    def load_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer that made the ids; refuse another in its place."""
+        found = load_tokenizer(self.tokenizer)
+        if found.fingerprint != self.tokenizer_fingerprint:
+            raise DamageError(f"{self.tokenizer}: not the tokenizer that made the ids")
+        return found
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def prepare(
@@ -109,8 +125,16 @@ def prepare(
             tokenizer.save(new / TOKENIZER)
             if chat_encoder is not None:
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
-            made = Prepared(folder, fingerprint, writers.form == "pairs", counter.plain())
-            write_json(new / RECORD, _record(made, corpus, tokenizer))
+            template_hash = None if chat_encoder is None else _hash(chat_encoder.template)
+            made = Prepared(
+                folder,
+                fingerprint,
+                writers.form == "pairs",
+                counter.plain(),
+                tokenizer_fingerprint=tokenizer.fingerprint,
+                template_hash=template_hash,
+            )
+            write_json(new / RECORD, _record(made, corpus))
             return _publish(new, made)
 
 
@@ -120,7 +144,8 @@ def open_prepared(folder: Path) -> Prepared | None:
         record = parse_json(read_text(folder / RECORD), str(folder / RECORD))
         if record["format"] != FORMAT or not (folder / Side.TRAIN).is_dir() or not (folder / Side.VALID).is_dir():
             return None
-        return Prepared(folder, record["fingerprint"], record["pairs"], record["ledger"], reused=True)
+        marks = record["tokenizer"], record.get("template")
+        return Prepared(folder, record["fingerprint"], record["pairs"], record["ledger"], True, *marks)
     except (HeddleError, KeyError, TypeError):
         return None
 
@@ -133,11 +158,12 @@ def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer, chat_encoder:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _record(made: Prepared, corpus: CorpusConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    return {
+def _record(made: Prepared, corpus: CorpusConfig) -> dict[str, Any]:
+    marks = {} if made.template_hash is None else {"template": made.template_hash}
+    return marks | {
         "format": FORMAT,
         "fingerprint": made.fingerprint,
-        "tokenizer": tokenizer.fingerprint,
+        "tokenizer": made.tokenizer_fingerprint,
         "pairs": made.pairs,
         "corpus": encode(corpus),
         "ledger": made.counter,

@@ -4,14 +4,25 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, settings, within
+from heddle.core import (
+    Config,
+    ConfigError,
+    DataError,
+    Purpose,
+    UsageError,
+    key,
+    part,
+    replace,
+    settings,
+    within,
+)
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
 from heddle.data.sources.decompress import file_extension, find_files
-from heddle.data.sources.documents import DigestSet, Document, DocumentCounter, SkipReason, SourceConfig
+from heddle.data.sources.documents import DigestSet, Document, DocumentCounter, SkipReason, SourceConfig, absolute_path
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -43,6 +54,10 @@ class SplitConfig(Config):
     @abstractmethod
     def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield each document with its side."""
+
+    def absolute(self) -> Self:
+        """Return the split with absolute paths."""
+        return self
 
 
 Fraction = Annotated[float, within("above 0 and below 1", lambda fraction: 0 < fraction < 1)]
@@ -90,6 +105,10 @@ class FileSplit(SplitConfig):
 
     source: SourceConfig
 
+    def absolute(self) -> Self:
+        """Return the split with absolute paths."""
+        return replace(self, source=self.source.absolute())
+
     def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield what is held out first, so that its copies are known before training documents come."""
         seen = DigestSet()
@@ -124,6 +143,14 @@ class CorpusConfig(Config):
     def every(self) -> Sources:
         """Return all sources, the one that is held out included."""
         return (*self.sources, self.split.source) if isinstance(self.split, FileSplit) else self.sources
+
+    def absolute(self) -> Self:
+        """Return the corpus with absolute paths, so that it means the same files in any working folder."""
+        template = self.template
+        if template is not None and Path(template).is_file():
+            template = absolute_path(template)
+        sources = tuple(source.absolute() for source in self.sources)
+        return replace(self, sources=sources, split=self.split.absolute(), template=template)
 
     @property
     def chats(self) -> bool:

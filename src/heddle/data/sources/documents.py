@@ -1,18 +1,21 @@
 """Documents: what readers yield, the counter of documents kept and skipped, and deduplication by digests."""
 
+import glob
 import hashlib
 import json
+import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import Config
+from heddle.core import Config, encode, replace
 
 CONTROLS = bytes(b for b in range(32) if b not in b"\t\n\v\f\r\b\x1b") + b"\x7f"
 CONTROL_SHARE = 0.1  # beyond this share of control characters a document is not text
@@ -124,7 +127,14 @@ class DocumentCounter:
 
 
 class SourceConfig(Config):
-    """Family of sources: where documents come from."""
+    """Family of sources: where documents come from; `path_fields` are the fields that may hold a path."""
+
+    path_fields: ClassVar[tuple[str, ...]] = ("path",)
+
+    def absolute(self) -> Self:
+        """Return the source with absolute paths, so that it means the same files in any working folder."""
+        paths = {name: value for name, value in encode(self).items() if name in self.path_fields}
+        return replace(self, **{name: absolute_path(value) for name, value in paths.items()})
 
     @abstractmethod
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
@@ -133,6 +143,14 @@ class SourceConfig(Config):
     @abstractmethod
     def stamps(self) -> list[FileStamp]:
         """Return what the source holds now, so that a change can be noticed without reading it."""
+
+
+def absolute_path(path: str) -> str:
+    """Return a path or a pattern of paths from the root on."""
+    here = os.path.expanduser(path)
+    if glob.has_magic(here) and not os.path.lexists(here) and not os.path.isabs(here):
+        return os.path.join(glob.escape(os.getcwd()), here)  # the folder's own name is no pattern
+    return os.path.abspath(here)
 
 
 class DigestSet:

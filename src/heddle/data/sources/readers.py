@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from io import BufferedReader
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from heddle.core import DataError, part, within
 from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
@@ -125,6 +125,7 @@ class TsvSource(SourceConfig):
 class ParallelSource(SourceConfig):
     """Two files whose lines translate each other: each pair of lines is a document with a target."""
 
+    path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
     source: str
     target: str
     longest: Longest = 1 << 20

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from heddle.core import DataError, MissingExtra, UsageError, first_line, part
+from heddle.core import DataError, MissingExtra, UsageError, first_line, part, replace
 from heddle.data.sources.decompress import file_stamp, find_files, printable_path
-from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig
+from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, absolute_path
 from heddle.data.sources.readers import Value, document_of
 
 ROWS = 1024  # rows held at a time
@@ -62,6 +62,10 @@ class DatasetsSource(SourceConfig):
                 _check_columns(self.name, columns, list(row))
             counter.see()
             yield from document_of([_value(row[name]) for name in columns], f"{self.name}:{number}", counter)
+
+    def absolute(self) -> Self:
+        """Return the source with the absolute path of a saved folder; a name that the library loads stays."""
+        return replace(self, name=absolute_path(self.name)) if Path(self.name).expanduser().is_dir() else self
 
     def stamps(self) -> list[FileStamp]:
         """Return the files of a saved folder, or the name alone."""

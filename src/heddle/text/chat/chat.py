@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from heddle.core import UsageError, brief, hint
-from heddle.core.system import read_table, read_text
+from heddle.core.system import parse_table, read_text
 from heddle.text.chat.builtin_templates import BUILTIN
 from heddle.text.chat.control_tokens import ControlTokens
 from heddle.text.template import WRITTEN, MarkedText, Template, Value, trusted, value_of
@@ -155,11 +155,15 @@ def _message(message: Message, number: int) -> Value:
 
 def load_template(folder: Path) -> str | None:
     """Return the chat template in a folder, from its own file or from the tokenizer's config, or None."""
-    if (folder / TEMPLATE).is_file():
-        return read_text(folder / TEMPLATE)
-    if not (folder / TOKENIZER_CONFIG).is_file():
-        return None
-    found = read_table(folder / TOKENIZER_CONFIG).get("chat_template")
+    path = next((path for name in (TEMPLATE, TOKENIZER_CONFIG) if (path := folder / name).is_file()), None)
+    return None if path is None else parse_template({path.name: read_text(path)}, folder)
+
+
+def parse_template(texts: Mapping[str, str], folder: Path) -> str | None:
+    """Return the chat template in the texts of a folder's files, or None; `folder` is for messages."""
+    if TEMPLATE in texts or TOKENIZER_CONFIG not in texts:
+        return texts.get(TEMPLATE)
+    found = parse_table(texts[TOKENIZER_CONFIG], str(folder / TOKENIZER_CONFIG)).get("chat_template")
     if isinstance(found, list):  # several named templates
         named = [entry for entry in found if isinstance(entry, dict)]
         found = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)

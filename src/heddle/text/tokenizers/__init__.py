@@ -25,5 +25,6 @@ from heddle.text.tokenizers.tokenizer import (
     catch_panics,
     check_expansion,
     load_tokenizer,
+    parse_tokenizer,
 )
 from heddle.text.tokenizers.word_boundaries import Word, word_start_ids, words_of

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import models
 
 from heddle.core import DataError, UsageError, first_line, hint
-from heddle.core.system import parse_json, read_table, read_text, write_json
+from heddle.core.system import parse_json, parse_table, read_text, write_json
 from heddle.text.tokenizers.chunks import METASPACE, ChunkBoundaries, chunk_boundaries, split_into_chunks
 from heddle.text.tokenizers.special_tokens import (
     SpecialTokens,
@@ -189,20 +189,30 @@ def _fingerprinted(tokens: SpecialTokens) -> str:
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Load a saved tokenizer; refuse anything else in one line."""
+    texts = {TOKENIZER: read_text(path, LARGEST)}
+    for beside in (path.with_name(name) for name in (TARGET, TOKENIZER_CONFIG)):
+        if beside.is_file():
+            texts[beside.name] = read_text(beside, LARGEST)
+    return parse_tokenizer(texts, path)
+
+
+def parse_tokenizer(texts: Mapping[str, str], path: Path) -> Tokenizer:
+    """Return the tokenizer in the texts of its files; `path` is where its own is, for messages."""
     beside, target = path.with_name(TOKENIZER_CONFIG), path.with_name(TARGET)
-    found = read_table(beside, LARGEST).get(SPECIAL_TOKENS_KEY) if beside.is_file() else None
+    config = parse_table(texts[TOKENIZER_CONFIG], str(beside)) if TOKENIZER_CONFIG in texts else {}
+    found = config.get(SPECIAL_TOKENS_KEY)
     special = None if found is None else special_tokens_from_json(found, str(beside))
     try:
         with catch_panics([]):
-            return Tokenizer(_pipeline(path), special, _pipeline(target) if target.is_file() else None)
+            other = _pipeline(texts[TARGET], target) if TARGET in texts else None
+            return Tokenizer(_pipeline(texts[TOKENIZER], path), special, other)
     except UsageError as error:
         raise error if str(path.parent) in str(error) else UsageError(f"{path}: {error}") from None
     except ValueError as error:
         raise UsageError(f"{path}: not a tokenizer: {first_line(error)}") from None
 
 
-def _pipeline(path: Path) -> Pipeline:
-    text = read_text(path, LARGEST)
+def _pipeline(text: str, path: Path) -> Pipeline:
     data = parse_json(text, str(path))
     if not isinstance(data, dict) or "model" not in data:
         raise UsageError(f"{path}: not a tokenizer: it has no model")

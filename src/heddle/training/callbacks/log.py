@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from heddle.core import EnvironmentFault, MissingExtra
-from heddle.core.system import peak_flops, replacing
+from heddle.core.system import open_to_append, peak_flops, replacing
 from heddle.models.networks import Model
 from heddle.training.loop import Callback, Report, Reporter, Trainer
 
@@ -28,12 +28,19 @@ class Metrics:
         with self._faults_named():
             with replacing(self.path) as file:
                 file.write("".join(kept).encode())
-            self._file = self.path.open("a", encoding="utf-8")
+            self._file = open_to_append(self.path)
 
     def _lines(self) -> list[str]:
         if not self.path.exists():
             return []
         return self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def last_save(self) -> str | None:
+        """Return the last checkpoint that the lines tell of; None: no save was finished."""
+        for line in reversed(self._lines()):
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # another line, or one cut short
+                return str(json.loads(line)["checkpoint"])
+        return None
 
     @staticmethod
     def _step(line: str) -> float:
@@ -148,7 +155,7 @@ class Sample(Callback):
         text = self.write(trainer.model)
         trainer.model.train()
         try:
-            with self.path.open("a", encoding="utf-8") as file:
+            with open_to_append(self.path) as file:
                 file.write(f"--- step {trainer.step}\n{text}\n")
         except OSError as error:
             raise EnvironmentFault(f"{self.path}: cannot be written: {error.strerror}") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from heddle.checkpoints.store import Checkpoint, Snapshot, Store, average_checkpoints, open_checkpoint
 from heddle.core import DamageError
+from heddle.training.callbacks.log import Metrics
 from heddle.training.loop import Callback, Report, Trainer
 
 log = logging.getLogger("heddle")
@@ -14,8 +15,9 @@ log = logging.getLogger("heddle")
 class Save(Callback):
     """Keep the run on disk; only the leading process writes."""
 
-    def __init__(self, store: Store, every: int, average_last: int = 0) -> None:
-        self.store, self.every, self.average_last = store, every, average_last
+    def __init__(self, store: Store, every: int, average_last: int = 0, metrics: Metrics | None = None) -> None:
+        self.store, self.every, self.average_last, self.metrics = store, every, average_last, metrics
+        self._started: tuple[int, str] | None = None  # the step and name of a save that may still be under way
 
     def before_fit(self, trainer: Trainer) -> None:
         if trainer.metric is not None:  # a validation was repeated: the checkpoint of this step is to hold it
@@ -28,7 +30,20 @@ class Save(Callback):
     def _save(self, trainer: Trainer) -> None:
         snapshot = trainer.snapshot()  # on all processes: the carried state of each belongs in the one checkpoint
         if trainer.take_step.processes.is_main:
-            self.store.save(self._with_mean(snapshot) if trainer.step == trainer.steps else snapshot)
+            self._finish()
+            path = self.store.save(self._with_mean(snapshot) if trainer.step == trainer.steps else snapshot)
+            self._started = trainer.step, path.name
+            if not self.store.in_background:
+                self._finish()
+        trainer.saved = trainer.step
+
+    def _finish(self) -> None:
+        """Wait for the save, and tell of it in the metrics, so that missing checkpoints are noticed."""
+        self.store.wait()
+        if self._started is not None and self.metrics is not None:
+            step, name = self._started
+            self.metrics.write(step=step, checkpoint=name)
+        self._started = None
 
     def _with_mean(self, snapshot: Snapshot) -> Snapshot:
         """Add the mean of the last checkpoints to the final one, for use instead of its weights."""
@@ -43,7 +58,7 @@ class Save(Callback):
         return dataclasses.replace(snapshot, tensors={**snapshot.tensors, "average": mean})
 
     def after_fit(self, trainer: Trainer) -> None:
-        self.store.wait()
+        self._finish()
 
 
 def _whole(path: Path) -> Checkpoint | None:

@@ -1,7 +1,9 @@
-"""Signals: after SIGTERM or SIGINT the run saves and stops; a second SIGINT ends the process at once."""
+"""Signals: after SIGTERM or SIGINT the run saves and stops; a second SIGINT ends the process at once, and says so."""
 
+import contextlib
 import os
 import signal
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -9,9 +11,13 @@ CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}  # what the shell expects of a
 
 
 class Signals:
-    """Remembers the first signal while in its `with` block."""
+    """Remembers the first signal while in its `with` block.
 
-    def __init__(self) -> None:
+    `unsaved` counts the steps that leaving at once would lose; None: another process speaks.
+    """
+
+    def __init__(self, unsaved: Callable[[], int] | None = None) -> None:
+        self.unsaved = unsaved
         self.caught: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -40,5 +46,14 @@ class Signals:
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         if self.caught is not None and number == signal.SIGINT:
+            self._say("left at once: {} steps since the last checkpoint are not saved")
             os._exit(CODES[signal.SIGINT])  # the second time: nothing half-written can be mistaken for a checkpoint
+        if self.caught is None and number == signal.SIGINT:
+            self._say("saving {} steps, then leaving; press Ctrl-C again to leave at once, without them")
         self.caught = self.caught or signal.Signals(number)
+
+    def _say(self, words: str) -> None:
+        """Write to standard error, by a call that may interrupt any other."""
+        if self.unsaved is not None:
+            with contextlib.suppress(OSError):
+                os.write(2, f"heddle: {words.format(self.unsaved())}\n".encode())

@@ -63,6 +63,7 @@ class Trainer:
     data: list[str]  # fingerprints of what it is trained on
     callbacks: list[Callback] = field(default_factory=list)
     step: int = 0
+    saved: int = 0  # the step of the last checkpoint
     metric: float | None = None  # the validation loss, if it was measured after this very step
     stop: str | None = None  # why to stop, once all processes have agreed
     stop_request: str | None = None  # why this process would stop; all do, together, after the next step
@@ -165,6 +166,7 @@ class Trainer:
             step.carried = _nested(checkpoint.tensors("carried"), step, self.hardware.device)
         state: Mapping[str, Any] = checkpoint.state
         self.step, self.loader.consumed = state["step"], state["rows"]
+        self.saved = self.step
         for callback in self.callbacks:
             if callback.saved_as in state["callbacks"]:
                 callback.load(state["callbacks"][callback.saved_as])
