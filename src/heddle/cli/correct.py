@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -13,6 +12,7 @@ import typer
 
 from heddle.cli.line_input import LineErrors, is_interactive, open_input
 from heddle.cli.options import Device, Json, Model, Weights, check_output, open_model, settings_of
+from heddle.cli.terminal import print_report, write, write_bytes
 
 if TYPE_CHECKING:
     from heddle.tasks.correcting import CorrectedText, Corrector, CorrectorConfig, ErrorModel, Lexicon
@@ -102,7 +102,7 @@ def _learn(pairs: Path | None, learn: Path, file: str) -> int:
     errors = _errors(pairs)
     errors.save(learn)
     ways = sum(map(len, errors.changed.values()))
-    typer.echo(f"{learn}: {ways:,} edits of {len(errors.changed):,} pieces of words", err=True)
+    print_report(f"{learn}: {ways:,} edits of {len(errors.changed):,} pieces of words")
     return 0
 
 
@@ -214,12 +214,11 @@ def _write(task: "Corrector", batch: list[_Chunk], json_: bool) -> None:
     for chunk in batch:
         if chunk.text is None:
             if not json_:
-                typer.echo(chunk.raw, nl=False)
+                write_bytes(chunk.raw)
         elif json_:
-            typer.echo(json.dumps(_record(chunk, next(found)), ensure_ascii=False))
+            write(json.dumps(_record(chunk, next(found)), ensure_ascii=False))
         else:
-            typer.echo(next(found).text.encode(), nl=False)
-    sys.stdout.flush()
+            write_bytes(next(found).text.encode())
 
 
 def _record(chunk: _Chunk, corrected: "CorrectedText") -> dict[str, object]:

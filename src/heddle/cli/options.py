@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heddle.cli.terminal import DIM, note
+
 if TYPE_CHECKING:
     from heddle.lm import LM
 
@@ -37,7 +39,7 @@ def open_model(name: str | None, device: str, weights: str = "auto") -> "LM":
 
     lm = load(name, device=device, weights=weights)
     if not lm.origin.ours:
-        typer.echo(typer.style(f"heddle: {lm.origin.words}", dim=True), err=True)
+        note(lm.origin.words, DIM)
     return lm
 
 

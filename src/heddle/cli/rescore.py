@@ -14,6 +14,7 @@ import typer
 from heddle.cli.line_input import LineErrors, valid_records
 from heddle.cli.options import Device, Json, Weights, check_output, open_model, settings_of
 from heddle.cli.progress import progress
+from heddle.cli.terminal import print_report, write
 
 if TYPE_CHECKING:
     from heddle.tasks.metrics import CorpusMetric
@@ -301,7 +302,7 @@ class _Out:
         total = sum(weighting.weights[name] * value for name, value in scores.items())
         text = each.candidates[index].text
         row = {"id": each.id, "index": index, "text": text, "total": total, "scores": scores}
-        typer.echo(json.dumps(row, ensure_ascii=False))
+        write(json.dumps(row, ensure_ascii=False))
         if self.scored is not None:
             self.scored.write((json.dumps(_whole(each, features), ensure_ascii=False) + "\n").encode())
 
@@ -321,14 +322,13 @@ def _whole(each: "NBest", features: "Features") -> dict[str, Any]:
 
 def _report(file: str, report: "RescoringReport", weighting: "FeatureWeights", json_: bool) -> None:
     if json_:
-        typer.echo(json.dumps({"file": file} | asdict(report) | {"weights": weighting.weights}, ensure_ascii=False))
+        write(json.dumps({"file": file} | asdict(report) | {"weights": weighting.weights}, ensure_ascii=False))
         return
     name = report.measure.upper()
-    typer.echo(
+    print_report(
         f"{file}: {name} {report.before:.2f} before, {report.after:.2f} after, {report.oracle:.2f} at best; "
         f"{report.changed:,} of {report.lists:,} lists changed, {report.better:,} for the better, "
-        f"{report.worse:,} for the worse",
-        err=True,
+        f"{report.worse:,} for the worse"
     )
     weights = ", ".join(f"{name} {weight:.4g}" for name, weight in weighting.weights.items())
-    typer.echo(f"weights: {weights}", err=True)
+    print_report(f"weights: {weights}")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from heddle.cli.options import Words, check_output, settings_of
+from heddle.cli.terminal import print_message
 
 tokenizer = typer.Typer(rich_markup_mode=None)
 
@@ -14,7 +15,7 @@ tokenizer = typer.Typer(rich_markup_mode=None)
 def group(context: typer.Context) -> None:
     """Train tokenizers."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        print_message(context.get_help())
 
 
 @tokenizer.command()
@@ -38,4 +39,4 @@ def train(
     check_output(out)
     made = config.train(corpus_for(data).sample())
     made.save(out)
-    typer.echo(f"{out}: {kind}, {made.vocab:,} tokens")
+    print_message(f"{out}: {kind}, {made.vocab:,} tokens")
