@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.line_input import LineErrors, is_interactive, open_input
-from heddle.cli.options import Device, Json, Model, Weights, check_output, open_model, settings_of
+from heddle.cli.options import Device, Force, Json, Model, Weights, check_output, open_model, settings_of
 from heddle.cli.terminal import print_report, write, write_bytes
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def correct(  # noqa: PLR0913 - the options are the contract
     learn: Annotated[
         Path_, typer.Option(help="Train the error model on --pairs, write it to this JSON file, and exit.")
     ] = None,
+    force: Force = False,
     threshold: Annotated[
         float | None, typer.Option(help="Change a word if the odds of the correction reach this threshold.")
     ] = None,
@@ -67,7 +68,7 @@ def correct(  # noqa: PLR0913 - the options are the contract
         options = {"words": words, "corpus": corpus, "threshold": threshold, "rate": rate, "model": model}
         flags = {"normal": normal, "json": json_ or None, "no-model": no_model or None, "weights": chosen_weights}
         _refuse_beside("learn", options | flags)
-        return _learn(pairs, learn, file)
+        return _learn(pairs, learn, file, force)
     if no_model:
         _refuse_beside("no-model", {"model": model, "normal": normal, "weights": chosen_weights})
     errors, config = None if pairs is None else _errors(pairs), _config(threshold, rate, normal)
@@ -90,15 +91,16 @@ def _refuse_beside(name: str, others: dict[str, Any]) -> None:
             raise UsageError(f"{other}: want none beside --{name}, which does not use it")
 
 
-def _learn(pairs: Path | None, learn: Path, file: str) -> int:
+def _learn(pairs: Path | None, learn: Path, file: str, force: bool) -> int:
     """Train an error model on pairs, write it, and report its size."""
     from heddle.core import UsageError
+    from heddle.tasks.correcting import ErrorModel
 
     if pairs is None:
         raise UsageError("learn: want --pairs with it")
     if file != "-":
         raise UsageError(f"{file}: want no text beside --learn")
-    check_output(learn)
+    check_output(learn, lambda path: bool(ErrorModel.load(path)), force)
     errors = _errors(pairs)
     errors.save(learn)
     ways = sum(map(len, errors.changed.values()))
