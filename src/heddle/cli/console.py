@@ -1,9 +1,7 @@
 """Consoles for tables, trees and progress bars; like all output of the command line, they escape control characters."""
 
-import contextlib
 import errno
 import io
-import os
 import sys
 from collections.abc import Iterable
 from typing import TextIO, cast
@@ -11,7 +9,7 @@ from typing import TextIO, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from heddle.cli.terminal import STDOUT, escaped, is_terminal, note
+from heddle.cli.terminal import STDOUT, discard, escaped, is_open, is_terminal, note
 
 
 class TerminalConsole(Console):
@@ -29,7 +27,7 @@ class SteadyOutput(io.TextIOBase):
     def __init__(self) -> None:
         super().__init__()
         self._stream = sys.stdout
-        self._silent = self._stream is None
+        self._silent = not is_open(self._stream)
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -53,8 +51,7 @@ class SteadyOutput(io.TextIOBase):
     def _fail(self, error: OSError | ValueError) -> None:
         """Fall silent, and say so once, unless the reader has left (`heddle train | head`)."""
         self._silent = True
-        with contextlib.suppress(OSError, ValueError):  # so that what is still in the stream does not fail at the exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+        discard(self._stream)
         if not isinstance(error, OSError) or error.errno != errno.EPIPE:
             reason = (error.strerror or "fails") if isinstance(error, OSError) else str(error)
             note(f"{STDOUT}: {reason}; training continues without it")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from heddle.models import Summary
     from heddle.models.networks import ModelConfig
 
+UNLIMITED = 10_000  # columns, where nobody watches: a line in a pipe is not wrapped
 PHASES = {"training": "training", "packed": "packed documents", "decoding": "decoding"}
 
 
@@ -38,12 +39,12 @@ def show(
         return
     from heddle.cli.console import TerminalConsole
 
-    console = TerminalConsole(highlight=False, soft_wrap=not is_terminal(sys.stdout))
+    console = TerminalConsole(highlight=False, width=None if is_terminal(sys.stdout) else UNLIMITED)
     console.print(_tree(model, config, summary))
     for name, value in _facts(summary).items():
         console.print(f"{name:<22}{value}")
     for line in _attention(summary.attention_backends):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def find_config(name: str) -> "ModelConfig":

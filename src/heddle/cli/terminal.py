@@ -1,6 +1,7 @@
 """The only way out of the command line: on a terminal, control characters other than newline and tab are escaped."""
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -32,7 +33,7 @@ def write_bytes(data: bytes) -> None:
     stream = _result()
     if stream.isatty() or not isinstance(stream, io.TextIOWrapper):
         return write(data.decode(errors="backslashreplace"), end="")
-    with _faults():
+    with _faults(stream):
         stream.flush()  # what was written before comes first
         stream.buffer.write(data)
         stream.buffer.flush()
@@ -40,13 +41,13 @@ def write_bytes(data: bytes) -> None:
 
 def print_message(text: str = "", style: str = "") -> None:
     """Write a message of our own to standard output."""
-    if _is_open(sys.stdout):
+    if is_open(sys.stdout):
         _send(sys.stdout, _styled(sys.stdout, escaped(text), style) + "\n")
 
 
 def print_report(text: str, style: str = "") -> None:
     """Write a message of our own to standard error; one that cannot be written ends nothing."""
-    if _is_open(sys.stderr):
+    if is_open(sys.stderr):
         with contextlib.suppress(OSError):
             sys.stderr.write(_styled(sys.stderr, escaped(text), style) + "\n")
             sys.stderr.flush()
@@ -64,7 +65,15 @@ def show_everything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _is_open(stream: TextIO | None) -> bool:
+def discard(stream: TextIO) -> None:
+    """Let what a broken stream still holds go nowhere, so that it does not fail once more at the exit."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def is_open(stream: TextIO | None) -> bool:
     """Tell whether a stream is there: Python has none for one that the shell closed (`>&-`)."""
     return stream is not None and not stream.closed
 
@@ -77,7 +86,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 def _result() -> TextIO:
     from heddle.core import EnvironmentFault
 
-    if not _is_open(sys.stdout):
+    if not is_open(sys.stdout):
         raise EnvironmentFault(f"{STDOUT}: closed, so the result cannot be written")
     return sys.stdout
 
@@ -88,16 +97,18 @@ def _styled(stream: TextIO, text: str, style: str) -> str:
 
 
 def _send(stream: TextIO, text: str) -> None:
-    with _faults():
+    with _faults(stream):
         stream.write(text)
         stream.flush()
 
 
 @contextlib.contextmanager
-def _faults() -> Iterator[None]:
+def _faults(stream: TextIO) -> Iterator[None]:
     """Name standard output in a fault, in the place of a disk."""
     try:
         yield
     except OSError as error:
-        error.filename = STDOUT
+        if error.errno != errno.EPIPE:  # typer knows what to do about a reader who has left
+            error.filename = STDOUT
+            discard(stream)
         raise
