@@ -80,3 +80,27 @@ def test_an_output_that_cannot_be_is_told_before_the_work(
 @pytest.mark.parametrize("name", ["tokenizer", "learn", "scored"])
 def test_a_file_in_a_folder_that_is_not_there_is_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "none: no such folder" in told([*WRITERS[name][0], "none/x.json"], capsys)
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "learn", "scored"])
+def test_what_heddle_did_not_write_is_never_overwritten(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = WRITERS[name][0]
+    for file in ("text.txt", "pairs.txt", "lists.jsonl", "foreign.json"):
+        Path("foreign.json").write_text('{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
+        before = Path(file).read_bytes()
+        assert f"{file}: exists, and heddle did not write it" in told([*words, file], capsys)
+        assert Path(file).read_bytes() == before
+    assert main([*words, "own.out"]) == 0
+    assert main([*words, "own.out"]) == 0  # an earlier result gives way
+    Path("empty.out").touch()
+    assert main([*words, "empty.out"]) == 0
+    assert main([*words, "foreign.json", "--force"]) == 0
+    assert Path("foreign.json").read_bytes() == Path("own.out").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["prepare", "convert"])
+def test_a_folder_that_heddle_did_not_write_is_left_alone(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    save_run(Path("run"))
+    assert "folder: exists" in told([*WRITERS[name][0], "folder"], capsys)
+    assert "text.txt: exists" in told([*WRITERS[name][0], "text.txt"], capsys)
+    assert Path("text.txt").read_text().startswith("one two three") and Path("folder/kept").exists()

@@ -78,7 +78,9 @@ def test_a_file_in_place_is_scored_twice_and_never_loses_a_line(
     tmp_path: Path, run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "n.jsonl", *LISTS)
-    assert main(["rescore", path, "-m", run, "--scored", path]) == 0
+    assert main(["rescore", path, "-m", run, "--scored", path]) == 2  # not ours
+    assert "--force" in capsys.readouterr().err and Path(path).read_text().count("hyps") == len(LISTS)
+    assert main(["rescore", path, "-m", run, "--scored", path, "--force"]) == 0
     once = Path(path).read_text()
     assert main(["rescore", path, "-m", run, "--scored", path]) == 0
     assert Path(path).read_text() == once
@@ -170,7 +172,7 @@ def test_tuning_without_references_is_refused(tmp_path: Path, capsys: pytest.Cap
 
 def test_scores_may_be_written_over_the_lists_themselves(tmp_path: Path) -> None:
     path = write(tmp_path / "n.jsonl", *LISTS)
-    assert main(["rescore", path, "--no-model", "--scored", path]) == 0
+    assert main(["rescore", path, "--no-model", "--scored", path, "--force"]) == 0
     kept = [json.loads(line) for line in Path(path).read_text().splitlines()]
     assert [row["id"] for row in kept] == [row["id"] for row in LISTS]
     assert list(tmp_path.iterdir()) == [Path(path)]

@@ -52,7 +52,9 @@ METRICS: dict[str, str] = {"rate": "learning_rate"}
 
 # What came, went, or got another value (here with the new one), by category: configs, recipes, options, public,
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
-ADDED: dict[str, list[str]] = {}
+ADDED: dict[str, list[str]] = {
+    "options": ["tokenizer train --force", "correct --force", "rescore --force"],
+}
 REMOVED: dict[str, list[str]] = {}
 # Options of generation; `strategy` names a decoding strategy that the library does not have.
 _OPTIONS = """

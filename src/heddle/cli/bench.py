@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heddle.cli.options import Json
+from heddle.cli.terminal import print_message, print_report, write
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +20,7 @@ bench = typer.Typer(rich_markup_mode=None)
 def group(context: typer.Context) -> None:
     """Measure speed on this machine."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        print_message(context.get_help())
 
 
 @bench.command()
@@ -40,13 +41,13 @@ def train(
     from heddle.training import measure
 
     config = resolve(target, overrides or []).config
-    speed = measure(config, steps, warm, report=lambda words: typer.echo(words, err=True))
+    speed = measure(config, steps, warm, report=print_report)
     if json_:
-        typer.echo(json.dumps(speed.plain()))
+        write(json.dumps(speed.plain()))
         return
-    from rich.console import Console
+    from heddle.cli.console import TerminalConsole
 
-    Console(highlight=False).print(_table(config, speed))
+    TerminalConsole(highlight=False).print(_table(config, speed))
 
 
 def _table(config: "RunConfig", speed: "Speed") -> "Table":

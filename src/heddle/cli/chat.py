@@ -8,6 +8,7 @@ import typer
 from heddle.cli import generation_options as opts
 from heddle.cli.line_input import LineErrors, valid_lines
 from heddle.cli.options import Device, Model, Weights, open_model
+from heddle.cli.terminal import DIM, is_terminal, note, print_message, print_report, write
 
 if TYPE_CHECKING:
     from heddle.tasks.generation import Conversation
@@ -56,7 +57,7 @@ def chat(  # noqa: PLR0913 - the options are the contract
     if once is not None:
         _answer(talk, once)
         return 0
-    return _terminal(talk) if sys.stdin.isatty() else _lines(talk)
+    return _terminal(talk) if is_terminal(sys.stdin) else _lines(talk)
 
 
 def _lines(talk: "Conversation") -> int:
@@ -75,12 +76,12 @@ def _lines(talk: "Conversation") -> int:
 def _terminal(talk: "Conversation") -> int:
     from heddle.core import UsageError
 
-    typer.echo(typer.style(HELP, dim=True), err=True)
+    print_report(HELP, DIM)
     while True:
         try:
             text = input("> ")
         except (EOFError, KeyboardInterrupt):
-            typer.echo()
+            write()
             return 0
         if not text.strip():
             continue
@@ -88,9 +89,9 @@ def _terminal(talk: "Conversation") -> int:
             if _command(talk, text):
                 return 0
         except KeyboardInterrupt:
-            typer.echo(typer.style(" (interrupted)", dim=True))
+            print_message(" (interrupted)", DIM)
         except UsageError as error:
-            typer.echo(f"heddle: {error}", err=True)
+            note(str(error))
 
 
 def _command(talk: "Conversation", text: str) -> bool:
@@ -110,14 +111,10 @@ def _answer(talk: "Conversation", text: str) -> None:
 
     before = talk.forgotten
     for chunk in talk.say(text):
-        typer.echo(chunk, nl=False)
-        sys.stdout.flush()
-    typer.echo()
+        write(chunk, end="")
+    write()
     if talk.forgotten > before:
         number = talk.forgotten - before
-        typer.echo(
-            f"heddle: the context of {talk.model.context} tokens is full; the {number} oldest turns were dropped",
-            err=True,
-        )
+        note(f"the context of {talk.model.context} tokens is full; the {number} oldest turns were dropped")
     if talk.reason is FinishReason.CONTEXT:
-        typer.echo(f"heddle: stopped at the model's context of {talk.model.context} tokens", err=True)
+        note(f"stopped at the model's context of {talk.model.context} tokens")

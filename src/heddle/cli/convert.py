@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from heddle.cli.terminal import print_message, print_report
+
 
 class ModelFormat(StrEnum):
     """The format to write."""
@@ -55,20 +57,20 @@ def convert(  # noqa: PLR0913 - the options are the contract
         if to is not None or family is not None or dtype != "float32":
             raise UsageError("--unpickle: want no --to, --family or --dtype beside it: it keeps the format")
         names = unpickle_folder(Path(source), target)
-        typer.echo(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
+        print_message(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
         return 0
     found = find_source(source)
-    typer.echo(f"{found.path}: {found.describe()}", err=True)
+    print_report(f"{found.path}: {found.describe()}")
     if to is None:
         to = ModelFormat.HF if found.is_run else ModelFormat.HEDDLE
     model = found.model(choose_hardware("cpu", dtype))
     if to is ModelFormat.PEFT:
         written = to_adapter(found, model, target, family=family)
-        typer.echo(f"{target}: an adapter for PEFT, family {written}")
+        print_message(f"{target}: an adapter for PEFT, family {written}")
     elif to is ModelFormat.HEDDLE:
         to_run(found, model, target)
-        typer.echo(f"{target}: a heddle run")
+        print_message(f"{target}: a heddle run")
     else:
         written = to_hugging_face(found, model, target, family=family, licence=licence)
-        typer.echo(f"{target}: a Hugging Face folder, family {written}")
+        print_message(f"{target}: a Hugging Face folder, family {written}")
     return 0

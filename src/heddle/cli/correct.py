@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -12,7 +11,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.line_input import LineErrors, is_interactive, open_input
-from heddle.cli.options import Device, Json, Model, Weights, check_output, open_model, settings_of
+from heddle.cli.options import Device, Force, Json, Model, Weights, check_output, open_model, settings_of
+from heddle.cli.terminal import print_report, write, write_bytes
 
 if TYPE_CHECKING:
     from heddle.tasks.correcting import CorrectedText, Corrector, CorrectorConfig, ErrorModel, Lexicon
@@ -44,6 +44,7 @@ def correct(  # noqa: PLR0913 - the options are the contract
     learn: Annotated[
         Path_, typer.Option(help="Train the error model on --pairs, write it to this JSON file, and exit.")
     ] = None,
+    force: Force = False,
     threshold: Annotated[
         float | None, typer.Option(help="Change a word if the odds of the correction reach this threshold.")
     ] = None,
@@ -66,7 +67,7 @@ def correct(  # noqa: PLR0913 - the options are the contract
         options = {"words": words, "corpus": corpus, "threshold": threshold, "rate": rate, "model": model}
         flags = {"normal": normal, "json": json_ or None, "no-model": no_model or None, "weights": chosen_weights}
         _refuse_beside("learn", options | flags)
-        return _learn(pairs, learn, file)
+        return _learn(pairs, learn, file, force)
     if no_model:
         _refuse_beside("no-model", {"model": model, "normal": normal, "weights": chosen_weights})
     errors, config = None if pairs is None else _errors(pairs), _config(threshold, rate, normal)
@@ -89,19 +90,20 @@ def _refuse_beside(name: str, others: dict[str, Any]) -> None:
             raise UsageError(f"{other}: want none beside --{name}, which does not use it")
 
 
-def _learn(pairs: Path | None, learn: Path, file: str) -> int:
+def _learn(pairs: Path | None, learn: Path, file: str, force: bool) -> int:
     """Train an error model on pairs, write it, and report its size."""
     from heddle.core import UsageError
+    from heddle.tasks.correcting import ErrorModel
 
     if pairs is None:
         raise UsageError("learn: want --pairs with it")
     if file != "-":
         raise UsageError(f"{file}: want no text beside --learn")
-    check_output(learn)
+    check_output(learn, lambda path: bool(ErrorModel.load(path)), force)
     errors = _errors(pairs)
     errors.save(learn)
     ways = sum(map(len, errors.changed.values()))
-    typer.echo(f"{learn}: {ways:,} edits of {len(errors.changed):,} pieces of words", err=True)
+    print_report(f"{learn}: {ways:,} edits of {len(errors.changed):,} pieces of words")
     return 0
 
 
@@ -213,12 +215,11 @@ def _write(task: "Corrector", batch: list[_Chunk], json_: bool) -> None:
     for chunk in batch:
         if chunk.text is None:
             if not json_:
-                typer.echo(chunk.raw, nl=False)
+                write_bytes(chunk.raw)
         elif json_:
-            typer.echo(json.dumps(_record(chunk, next(found)), ensure_ascii=False))
+            write(json.dumps(_record(chunk, next(found)), ensure_ascii=False))
         else:
-            typer.echo(next(found).text.encode(), nl=False)
-    sys.stdout.flush()
+            write_bytes(next(found).text.encode())
 
 
 def _record(chunk: _Chunk, corrected: "CorrectedText") -> dict[str, object]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heddle.cli.options import Words, settings_of
+from heddle.cli.terminal import print_message
 
 if TYPE_CHECKING:
     from heddle.data.sources import CorpusConfig
@@ -18,7 +19,7 @@ data = typer.Typer(rich_markup_mode=None)
 def group(context: typer.Context) -> None:
     """Prepare data."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        print_message(context.get_help())
 
 
 @data.command()
@@ -36,8 +37,7 @@ def prepare(
     out: Annotated[Path, typer.Option("-o", "--out", help="The output folder.")] = Path("prepared"),
 ) -> None:
     """Tokenize text into shards: heddle data prepare corpus/ --tokenizer tokenizer.json split.fraction=0.01."""
-    from rich.console import Console
-
+    from heddle.cli.console import TerminalConsole
     from heddle.cli.progress import counted
     from heddle.core import override
     from heddle.data.shards import Shards, check_target
@@ -49,14 +49,14 @@ def prepare(
         corpus = override(corpus, path, value)
     check_target(out)  # before a tokenizer is trained
     made = _tokenizer(tokenizer, corpus)
-    with counted("prepare", Console(stderr=True)) as advance:
+    with counted("prepare", TerminalConsole(stderr=True)) as advance:
         prepared = write(corpus, made, out, advance, _template(tokenizer))
-    typer.echo(f"{out}: {'as it was, nothing has changed' if prepared.reused else _kept(prepared.counter)}")
+    print_message(f"{out}: {'as it was, nothing has changed' if prepared.reused else _kept(prepared.counter)}")
     for side in (prepared.train, prepared.valid):
         for folder in (side / "source", side / "target") if prepared.pairs else (side,):
             shards = Shards.open(folder, verify=False)
             part = f", of which {shards.counted:,} count" if shards.counted < shards.tokens else ""
-            typer.echo(f"  {folder.relative_to(out)}: {shards.count:,} documents, {shards.tokens:,} tokens{part}")
+            print_message(f"  {folder.relative_to(out)}: {shards.count:,} documents, {shards.tokens:,} tokens{part}")
             shards.close()
 
 

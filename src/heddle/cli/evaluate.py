@@ -9,6 +9,7 @@ import typer
 
 from heddle.cli.line_input import BAD_LINES
 from heddle.cli.options import Device, Json, Model, Weights, open_model
+from heddle.cli.terminal import note, print_message, write
 
 if TYPE_CHECKING:
     from heddle.data.shards import Shards
@@ -46,26 +47,26 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     else:
         found = measure(lm.model, lm.tokenizer, _texts(lm, corpus, data, counter), window, stride, carry)
     if json_:
-        typer.echo(json.dumps(found.plain()))
+        write(json.dumps(found.plain()))
     else:
         _show(found)
     return _report_skipped(counter, own=data is None)
 
 
 def _show(found: "Evaluation") -> None:
-    typer.echo(f"loss             {found.loss:.4f} nats per token, the end of each document counted")
-    typer.echo(f"perplexity       {found.perplexity:.6g} per token, {found.word_perplexity:.6g} per word")
-    typer.echo(f"bits per byte    {found.bits_per_byte:.4f}")
-    typer.echo(
+    print_message(f"loss             {found.loss:.4f} nats per token, the end of each document counted")
+    print_message(f"perplexity       {found.perplexity:.6g} per token, {found.word_perplexity:.6g} per word")
+    print_message(f"bits per byte    {found.bits_per_byte:.4f}")
+    print_message(
         f"measured on      {found.documents:,} documents, {found.tokens:,} tokens, {found.words:,} words, "
         f"{found.bytes:,} bytes"
     )
     if found.unknown:
-        typer.echo(f"unknown          {found.unknown:,} tokens, {found.unknown / found.tokens:.2%} of all")
+        print_message(f"unknown          {found.unknown:,} tokens, {found.unknown / found.tokens:.2%} of all")
     if found.window is None:
-        typer.echo("read in order    the state carried from document to document")
+        print_message("read in order    the state carried from document to document")
     else:
-        typer.echo(f"sliding window   {found.window} tokens, stride {found.stride}")
+        print_message(f"sliding window   {found.window} tokens, stride {found.stride}")
 
 
 def _report_skipped(counter: "DocumentCounter", own: bool) -> int:
@@ -77,7 +78,7 @@ def _report_skipped(counter: "DocumentCounter", own: bool) -> int:
         if own and not reason.fault:
             continue
         more = f", the first of {count:,}" if count > 1 else ""
-        typer.echo(f"heddle: {counter.examples[reason]}: left out, {reason.replace('_', ' ')}{more}", err=True)
+        note(f"{counter.examples[reason]}: left out, {reason.replace('_', ' ')}{more}")
     return BAD_LINES if any(reason.fault for reason in counter.skipped) else 0
 
 

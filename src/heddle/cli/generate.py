@@ -15,6 +15,7 @@ from heddle.cli import generation_options as opts
 from heddle.cli.line_input import LineErrors, is_interactive, read_lines, stdin_is_piped, valid_lines, valid_records
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
+from heddle.cli.terminal import DIM, is_terminal, note, write
 
 if TYPE_CHECKING:
     from heddle.decoding.generation import GenerationConfig
@@ -195,8 +196,8 @@ def _job(options: opts.Options, constraints: "TextConstraints") -> _Job:
     config = generator.generation_config(opts.generation_options_from(options))
     generator.requests([], config, constraints)  # invalid constraints are reported once, not for every prompt
     opts.warn_unused_seed(options, config)
-    if config.compile == "on" and sys.stderr.isatty():
-        typer.echo("heddle: compiling the decoding step; later runs find it cached", err=True)
+    if config.compile == "on" and is_terminal(sys.stderr):
+        note("compiling the decoding step; later runs find it cached")
     return _Job(generator, config, stops, constraints, options["batch"])
 
 
@@ -208,10 +209,10 @@ def _one(job: _Job, text: str, json_: bool) -> int:
         (answers,) = job.write(job.ask([text]))
         (_Show(job, False) if json_ else _Plain(job.config.samples)).line(1, text, answers)
         return 0
-    if sys.stdout.isatty():  # in a terminal the prompt is shown too; a pipe gets the new text alone
-        typer.echo(typer.style(text, dim=True), nl=False)
+    if is_terminal(sys.stdout):  # in a terminal the prompt is shown too; a pipe gets the new text alone
+        write(text, end="", style=DIM)
     answer = job.generator.generate(job.ask([text]), job.config, job.stop, _show)[0]
-    typer.echo()
+    write()
     notes = {
         FinishReason.CONTEXT: f"stopped at the model's context of {job.generator.model.context} tokens",
         FinishReason.TIME: "stopped at the time limit",
@@ -220,13 +221,12 @@ def _one(job: _Job, text: str, json_: bool) -> int:
     if job.constraints.grammar is not None:
         notes[FinishReason.LENGTH] = f"stopped after {job.config.max_tokens} tokens; the text may be incomplete"
     if answer.completion.reason in notes:
-        typer.echo(f"heddle: {notes[answer.completion.reason]}", err=True)
+        note(notes[answer.completion.reason])
     return 0
 
 
 def _show(row: int, text: str) -> None:
-    typer.echo(text, nl=False)
-    sys.stdout.flush()
+    write(text, end="")
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
@@ -244,13 +244,13 @@ class _Plain:
         self.end(number - 1)
         texts = [answer.text.replace("\r", "\\r").replace("\n", "\\n") for answer in answers]
         for text in texts or [""] * self.samples:
-            typer.echo(text)
+            write(text)
         self.written = number
 
     def end(self, number: int) -> None:
         """Write blank lines up to a prompt."""
         for _ in range((number - self.written) * self.samples):
-            typer.echo()
+            write()
         self.written = max(self.written, number)
 
 
@@ -274,7 +274,7 @@ class _Show:
                     | {"alternatives": [_token(self.job, other, logprob) for other, logprob in logprobs.alternatives]}
                     for id, logprobs in zip(found.ids, found.token_logprobs, strict=True)
                 ]
-            typer.echo(json.dumps(record, ensure_ascii=False))
+            write(json.dumps(record, ensure_ascii=False))
 
     def end(self, number: int) -> None:
         """Write nothing for prompts without a text."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from heddle.cli.options import open_model
+from heddle.cli.terminal import note
 
 if TYPE_CHECKING:
     from heddle.decoding import GenerationOptions
@@ -154,7 +155,7 @@ def generation_options_from(options: Options) -> "GenerationOptions":
 def warn_unused_seed(options: Options, config: "GenerationConfig") -> None:
     """Warn that a seed has no effect if nothing is sampled, unless a temperature was given too."""
     if options["seed"] is not None and options["temperature"] is None and not config.choice.draws:
-        typer.echo(f"heddle: {UNUSED_SEED}", err=True)
+        note(UNUSED_SEED)
 
 
 def _biases(words: Sequence[str]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar, final
 
-import typer
+from heddle.cli.terminal import is_terminal, note
 
 LONGEST = 1 << 24  # bytes of a line
 STDIN = "standard input"
@@ -52,7 +52,7 @@ class LineErrors:
     def report(self, file: str, number: int, message: str) -> None:
         """Report what is wrong with a line."""
         self.lines.add((file, number))
-        typer.echo(f"heddle: {name_of(file)}:{number}: {' '.join(message.split())}", err=True)
+        note(f"{name_of(file)}:{number}: {message}")
 
     def code(self) -> int:
         """Return the exit code: 0 if every line was good."""
@@ -117,7 +117,7 @@ def stdin_is_piped() -> bool:
 
 def is_interactive(file: str) -> bool:
     """Tell whether the lines are typed in a terminal, so that each wants its answer at once."""
-    return file == "-" and sys.stdin.isatty()
+    return file == "-" and is_terminal(sys.stdin)
 
 
 @contextmanager
@@ -127,6 +127,8 @@ def open_input(file: str) -> Iterator[IO[bytes]]:
 
     if file == "-":
         stdin = sys.stdin
+        if stdin is None:  # closed by the shell
+            raise UsageError(f"{STDIN}: closed; want a file")
         yield stdin.buffer if isinstance(stdin, io.TextIOWrapper) else io.BytesIO(stdin.read().encode())
         return
     if not Path(file).exists():

@@ -6,9 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from heddle.cli.options import Json
+from heddle.cli.terminal import BOLD, print_message, write
 
 if TYPE_CHECKING:
     from heddle.models.presets import Preset
@@ -19,15 +18,15 @@ def list_(json_: Json = False) -> None:
     found = everything()
     if json_:
         described = {title: {name: line() for name, line in names.items()} for title, names in found.items()}
-        typer.echo(json.dumps(described, ensure_ascii=False))
+        write(json.dumps(described, ensure_ascii=False))
         return
     for title, names in found.items():
-        typer.echo(typer.style(title, bold=True))
+        print_message(title, BOLD)
         width = max((len(name) for name in names), default=0)
         for name, line in names.items():
-            typer.echo(f"  {name:<{width}}  {line()}".rstrip())
+            print_message(f"  {name:<{width}}  {line()}".rstrip())
         if not names:
-            typer.echo("  none yet")
+            print_message("  none yet")
 
 
 def everything() -> dict[str, dict[str, Callable[[], str]]]:

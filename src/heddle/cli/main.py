@@ -21,6 +21,7 @@ from heddle.cli.list import list_
 from heddle.cli.rescore import rescore
 from heddle.cli.score import score
 from heddle.cli.show import show
+from heddle.cli.terminal import note, print_message, show_everything
 from heddle.cli.tokenizer import tokenizer
 from heddle.cli.translate import translate
 
@@ -40,10 +41,10 @@ def heddle(
 ) -> None:
     """Train, run, measure and inspect neural language models."""
     if version:
-        typer.echo(f"heddle {__version__}")
+        print_message(f"heddle {__version__}")
         raise typer.Exit()
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        print_message(context.get_help())
 
 
 @app.command()
@@ -83,6 +84,7 @@ app.command("list")(list_)
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. An error that the user can fix is one line on stderr."""
+    show_everything()
     command = typer.main.get_command(app)
     try:
         with _warnings():
@@ -100,7 +102,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _print_error(message: str, code: int) -> int:
-    sys.stderr.write(f"heddle: {' '.join(message.split())}\n")
+    note(message)
     return code
 
 
@@ -123,11 +125,17 @@ def _fault(error: Exception) -> "HeddleError | None":
     return None
 
 
+class _Notes(logging.Handler):
+    """Shows the warnings of the library as lines on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(self.format(record))
+
+
 @contextmanager
 def _warnings() -> Iterator[None]:
     """Show the warnings of the library as lines on standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("heddle: %(message)s"))
+    handler = _Notes()
     log = logging.getLogger("heddle")
     log.addHandler(handler)
     try:

@@ -1,9 +1,12 @@
 """Options that several commands share, loading the model of `-m`, and checking output files."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from heddle.cli.terminal import DIM, note
 
 if TYPE_CHECKING:
     from heddle.lm import LM
@@ -27,6 +30,7 @@ Weights = Annotated[
         "cost some quality: `heddle evaluate --weights` measures how much.",
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that heddle did not write.")]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as vocab=8192.")]
 
@@ -37,13 +41,16 @@ def open_model(name: str | None, device: str, weights: str = "auto") -> "LM":
 
     lm = load(name, device=device, weights=weights)
     if not lm.origin.ours:
-        typer.echo(typer.style(f"heddle: {lm.origin.words}", dim=True), err=True)
+        note(lm.origin.words, DIM)
     return lm
 
 
-def check_output(path: Path) -> None:
-    """Refuse an output file that cannot be written, before any work is done."""
-    from heddle.core import UsageError
+def check_output(path: Path, is_ours: Callable[[Path], bool], force: bool) -> None:
+    """Refuse, before any work is done, an output file that cannot be written, or that holds what heddle did not write.
+
+    `is_ours` tells by its content whether a file is an earlier result; it may raise an error for one that is not.
+    """
+    from heddle.core import HeddleError, UsageError
     from heddle.core.system import check_writable
 
     check_writable(path)
@@ -51,6 +58,14 @@ def check_output(path: Path) -> None:
         raise UsageError(f"{path}: want a file, found a folder")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{path.parent}: no such folder")
+    if force or not path.exists() or (path.is_file() and not path.stat().st_size):
+        return
+    try:
+        ours = path.is_file() and is_ours(path)
+    except HeddleError:
+        ours = False
+    if not ours:
+        raise UsageError(f"{path}: exists, and heddle did not write it; want another file, or --force to overwrite it")
 
 
 def settings_of(words: list[str]) -> dict[str, object]:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heddle.cli.terminal import is_terminal
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -19,11 +21,12 @@ OFTEN = 0.1  # seconds between two looks
 @contextmanager
 def progress(name: str, file: str | None) -> Iterator[Passed]:
     """Yield a function to call after each line; no bar without a terminal, or where the output is on one."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    quiet = file in (None, "-") or not console.is_terminal or sys.stdout.isatty()
+    from heddle.cli.console import TerminalConsole
+
+    console = TerminalConsole(stderr=True)
+    quiet = file in (None, "-") or not console.is_terminal or is_terminal(sys.stdout)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
         task = bar.add_task(name, total=None if quiet else _count(str(file)))

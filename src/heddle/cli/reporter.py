@@ -1,7 +1,5 @@
 """The console's reporter: what a run in training says, with a progress bar on a terminal."""
 
-import os
-import sys
 from contextlib import AbstractContextManager
 
 from rich.console import Console
@@ -9,20 +7,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from heddle.cli.progress import counted
+from heddle.cli.terminal import escaped
 from heddle.data.shards import ProgressCallback
 from heddle.training.loop import Style
 
 STYLES = {"plain": "", "warning": "yellow", "sample": "dim"}
-
-
-class SteadyConsole(Console):
-    """A console whose reader may leave (`heddle train | head`): training continues in silence."""
-
-    def on_broken_pipe(self) -> None:
-        """Fall silent."""
-        self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
 
 
 class ConsoleReporter:
@@ -40,8 +29,8 @@ class ConsoleReporter:
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     def message(self, text: str, style: Style = "plain") -> None:
-        """Print a line."""
-        self.console.print(Text(text, style=STYLES[style]))
+        """Print a line, as long as it is."""
+        self.console.print(Text(escaped(text), style=STYLES[style]), soft_wrap=True)
 
     def begin(self, step: int, steps: int) -> None:
         """Start the bar."""

@@ -11,9 +11,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.line_input import LineErrors, valid_records
-from heddle.cli.options import Device, Json, Weights, check_output, open_model, settings_of
+from heddle.cli.line_input import LONGEST, LineErrors, valid_records
+from heddle.cli.options import Device, Force, Json, Weights, check_output, open_model, settings_of
 from heddle.cli.progress import progress
+from heddle.cli.terminal import print_report, write
 
 if TYPE_CHECKING:
     from heddle.tasks.metrics import CorpusMetric
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from heddle.text.normalize import NormalizerConfig
 
 BATCH = 512  # lists per batch
+WRITTEN = {"id", "reference", "source", "context", "candidates"}  # keys of a list that --scored writes
 WEIGHT = 0.5  # default weight of a model
 Numbered = tuple[int, "NBest"]
 
@@ -83,6 +85,7 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     reference: Key = None,
     metric: Annotated[Metric, typer.Option(help="The metric: wer or bleu.")] = Metric.WER,
     scored: ScoredFile = None,
+    force: Force = False,
     device: Device = "auto",
     weights: Weights = "auto",
     json_: Json = False,
@@ -99,7 +102,7 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     from heddle.tasks.rescoring import Rescorer, RescoringConfig
 
     if scored is not None:
-        check_output(scored)
+        check_output(scored, _is_scored, force)
     form = _form(normal)
     common, by_name = _weights(weight or [])
     _check("bonus", bonus)
@@ -119,6 +122,17 @@ def rescore(  # noqa: PLR0913 - the options are the contract
         _choose(job, records, file, weighting, _Out(json_, out))
         _check_nothing_lost(scored, file, line_errors)
     return line_errors.code()
+
+
+def _is_scored(path: Path) -> bool:
+    """Tell whether a file is an earlier result of --scored: candidates with their texts and scores by name alone."""
+    from heddle.core.system import parse_json
+
+    with path.open("rb") as file:
+        first = parse_json(file.readline(LONGEST).decode(errors="replace"))
+    if not isinstance(first, dict) or not set(first) <= WRITTEN or not isinstance(first.get("candidates"), list):
+        return False
+    return all(isinstance(each, dict) and set(each) == {"text", "scores"} for each in first["candidates"])
 
 
 def _check_nothing_lost(scored: Path | None, file: str, line_errors: LineErrors) -> None:
@@ -301,7 +315,7 @@ class _Out:
         total = sum(weighting.weights[name] * value for name, value in scores.items())
         text = each.candidates[index].text
         row = {"id": each.id, "index": index, "text": text, "total": total, "scores": scores}
-        typer.echo(json.dumps(row, ensure_ascii=False))
+        write(json.dumps(row, ensure_ascii=False))
         if self.scored is not None:
             self.scored.write((json.dumps(_whole(each, features), ensure_ascii=False) + "\n").encode())
 
@@ -321,14 +335,13 @@ def _whole(each: "NBest", features: "Features") -> dict[str, Any]:
 
 def _report(file: str, report: "RescoringReport", weighting: "FeatureWeights", json_: bool) -> None:
     if json_:
-        typer.echo(json.dumps({"file": file} | asdict(report) | {"weights": weighting.weights}, ensure_ascii=False))
+        write(json.dumps({"file": file} | asdict(report) | {"weights": weighting.weights}, ensure_ascii=False))
         return
     name = report.measure.upper()
-    typer.echo(
+    print_report(
         f"{file}: {name} {report.before:.2f} before, {report.after:.2f} after, {report.oracle:.2f} at best; "
         f"{report.changed:,} of {report.lists:,} lists changed, {report.better:,} for the better, "
-        f"{report.worse:,} for the worse",
-        err=True,
+        f"{report.worse:,} for the worse"
     )
     weights = ", ".join(f"{name} {weight:.4g}" for name, weight in weighting.weights.items())
-    typer.echo(f"weights: {weights}", err=True)
+    print_report(f"weights: {weights}")

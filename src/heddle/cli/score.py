@@ -12,6 +12,7 @@ import typer
 
 from heddle.cli.line_input import InputLine, LineErrors, is_interactive, valid_lines, valid_records
 from heddle.cli.options import Device, Model, Weights, open_model
+from heddle.cli.terminal import write
 
 if TYPE_CHECKING:
     from heddle.tasks.scoring import ScoringInput, TextScore, TextScorer
@@ -184,7 +185,7 @@ def _batches(inputs: Iterator["Numbered"], lines: int) -> Iterator[list["Numbere
 def _write(task: "TextScorer", batch: list["Numbered"], by: Unit, file: str, line_errors: LineErrors) -> None:
     for number, scored in line_errors.run_batch(file, batch, task.run):
         for record in _records(scored, by):
-            typer.echo(json.dumps({"line": number} | record, ensure_ascii=False))
+            write(json.dumps({"line": number} | record, ensure_ascii=False))
 
 
 def _records(scored: "TextScore", by: Unit) -> Iterator[dict[str, Any]]:

@@ -1,12 +1,14 @@
 """heddle show: a model's tree, shapes, parameters, FLOPs and bytes of state, without its weights."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heddle.cli.options import Json
+from heddle.cli.terminal import is_terminal, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from heddle.models import Summary
     from heddle.models.networks import ModelConfig
 
+UNLIMITED = 10_000  # columns, where nobody watches: a line in a pipe is not wrapped
 PHASES = {"training": "training", "packed": "packed documents", "decoding": "decoding"}
 
 
@@ -32,16 +35,16 @@ def show(
     config = find_config(model)
     summary = summarise(config)
     if json_:
-        typer.echo(json.dumps(summary.plain(), ensure_ascii=False))
+        write(json.dumps(summary.plain(), ensure_ascii=False))
         return
-    from rich.console import Console
+    from heddle.cli.console import TerminalConsole
 
-    console = Console(highlight=False)
+    console = TerminalConsole(highlight=False, width=None if is_terminal(sys.stdout) else UNLIMITED)
     console.print(_tree(model, config, summary))
     for name, value in _facts(summary).items():
         console.print(f"{name:<22}{value}")
     for line in _attention(summary.attention_backends):
-        console.print(line, soft_wrap=True)
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def find_config(name: str) -> "ModelConfig":

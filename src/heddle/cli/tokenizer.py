@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from heddle.cli.options import Words, check_output, settings_of
+from heddle.cli.options import Force, Words, check_output, settings_of
+from heddle.cli.terminal import print_message
 
 tokenizer = typer.Typer(rich_markup_mode=None)
 
@@ -14,7 +15,7 @@ tokenizer = typer.Typer(rich_markup_mode=None)
 def group(context: typer.Context) -> None:
     """Train tokenizers."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        print_message(context.get_help())
 
 
 @tokenizer.command()
@@ -28,14 +29,15 @@ def train(
     words: Words = None,
     kind: Annotated[str, typer.Option(help="The tokenizer: byte, character, word, bpe, wordpiece or unigram.")] = "bpe",
     out: Annotated[Path, typer.Option("-o", "--out", help="The output file.")] = Path("tokenizer.json"),
+    force: Force = False,
 ) -> None:
     """Train a tokenizer on text: heddle tokenizer train corpus.txt --kind bpe vocab=8192."""
     from heddle.core import decode
     from heddle.data.sources import corpus_for
-    from heddle.text.tokenizers import TokenizerConfig
+    from heddle.text.tokenizers import TokenizerConfig, load_tokenizer
 
     config = decode(TokenizerConfig, {"kind": kind} | settings_of(words or []))
-    check_output(out)
+    check_output(out, lambda path: not load_tokenizer(path).papers(), force)  # an imported one has papers
     made = config.train(corpus_for(data).sample())
     made.save(out)
-    typer.echo(f"{out}: {kind}, {made.vocab:,} tokens")
+    print_message(f"{out}: {kind}, {made.vocab:,} tokens")

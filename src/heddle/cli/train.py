@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from heddle.cli.reporter import ConsoleReporter, SteadyConsole
+from heddle.cli.console import steady_console
+from heddle.cli.reporter import ConsoleReporter
+from heddle.cli.terminal import write
 from heddle.core import encode
 from heddle.core.system import parse_overrides, to_yaml
 from heddle.models.networks import AutoregressiveModel
@@ -13,12 +15,11 @@ from heddle.training import ResolvedRun, TrainedRun, resolve_run, train_run
 
 def train(target: str | None, overrides: list[str], print_only: bool, runs: Path = Path("runs")) -> int:
     """Train, and return the exit code: 0, or that of the signal that ended the run."""
-    console = SteadyConsole()
     run = resolve(target, overrides, runs)
     if print_only:
-        console.out(to_yaml(encode(run.config)), highlight=False, end="")
+        write(to_yaml(encode(run.config)), end="")
         return 0
-    reporter = ConsoleReporter(console)
+    reporter = ConsoleReporter(steady_console())
     done = train_run(run, runs, reporter, lambda config, folder: sample_writer(config.data, config.seed, folder))
     if done.is_main:
         reporter.message(_ending(done))

@@ -13,6 +13,7 @@ import typer
 from heddle.cli.line_input import InputLine, LineErrors, is_interactive, read_lines, valid_lines
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
+from heddle.cli.terminal import print_report, write
 
 if TYPE_CHECKING:
     from heddle.decoding.generation import GenerationConfig
@@ -185,7 +186,7 @@ class _Show:
             self._write("" if found is None else found.text)
             return
         self.found.append(found.text)
-        typer.echo(json.dumps(self._record(line, found), ensure_ascii=False))
+        write(json.dumps(self._record(line, found), ensure_ascii=False))
 
     def fill(self, lines: int) -> None:
         """Write blank lines up to a number of lines."""
@@ -195,7 +196,7 @@ class _Show:
     def _write(self, text: str) -> None:
         self.found.append(text)
         if not self.json:
-            typer.echo(text)
+            write(text)
 
     def _record(self, line: InputLine, found: "Translation") -> dict[str, Any]:
         record: dict[str, Any] = {"line": line.number, "text": found.text}
@@ -215,9 +216,9 @@ class _Show:
             return
         found = bleu_score(self.found, self.references, lowercase=lowercase)
         if self.json:
-            typer.echo(json.dumps({"bleu": found.bleu, "signature": found.signature}))
+            write(json.dumps({"bleu": found.bleu, "signature": found.signature}))
         else:
-            typer.echo(f"BLEU {found.bleu:.2f}  {found.signature}", err=True)
+            print_report(f"BLEU {found.bleu:.2f}  {found.signature}")
 
 
 def _run(task: "Translator", lines: Iterator[InputLine], file: str, line_errors: LineErrors, show: _Show) -> None:

@@ -158,10 +158,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+        sync_folder(path.absolute().parent)
     except BaseException as error:
         with contextlib.suppress(OSError):  # the first error is the one to report
             beside.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename == str(beside):
+        if isinstance(error, OSError) and error.filename in (None, str(beside)):  # None: a full disk names no file
             error.filename, error.filename2 = str(path), None  # what the user knows of
         raise
 

@@ -1,0 +1,18 @@
+"""Everything that reaches a terminal goes through one place, which escapes control characters."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "heddle"
+DOORS = {"cli/terminal.py", "cli/console.py"}
+BARRED = ("print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write", "Console", "StreamHandler")
+FILES = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py")]
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file not in DOORS])
+def test_nothing_else_writes_to_a_terminal(file: str) -> None:
+    calls = [node.func for node in ast.walk(ast.parse((SOURCE / file).read_text())) if isinstance(node, ast.Call)]
+    names = {ast.unparse(call).removeprefix("logging.").removeprefix("rich.console.") for call in calls}
+    assert not names & set(BARRED), f"{file}: heddle.cli.terminal is the way out"
