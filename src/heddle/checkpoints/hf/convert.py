@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families import (
     albert,
     bart,
@@ -121,7 +120,8 @@ def model_config_from_hf(config: Mapping[str, Any], where: str) -> ModelConfig:
     """Convert a Hugging Face config; keys that were not understood are logged."""
     if config.get("quantization_config"):
         raise UsageError(f"{where}: quantization_config: want unquantized weights, found quantized ones")
-    hf, family = HfConfig(config, where), family_of(config, where)
+    family = family_of(config, where)
+    hf = family.reader(config, where)
     model_config = family.read(hf)
     if unread := [key for key in hf.unread() if key not in family.ignored_keys]:
         log.warning("%s: not understood and ignored: %s", where, ", ".join(unread))
@@ -181,7 +181,7 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
     hf_config = {"model_type": family.name, "architectures": [family.architectures[0]], **family.write(config)}
     hf_config |= {"dtype": str(next(iter(own.values())).dtype).removeprefix("torch."), "heddle_version": VERSION}
     hf_config |= more or {}
-    if changes := diff(canonical(family.as_stored(config)), canonical(family.read(HfConfig(hf_config)))):
+    if changes := diff(canonical(family.as_stored(config)), canonical(family.read(family.reader(hf_config)))):
         raise UsageError(f"the additional keys of the config would change the model: {changes[0]}")
     weights: dict[str, Tensor] = {}
     for entry in family.weight_maps(config):
@@ -200,7 +200,7 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
         if not isinstance(config, family.config_type):
             continue
         try:
-            again = family.read(HfConfig({"model_type": name, **family.write(config)}))
+            again = family.read(family.reader({"model_type": name, **family.write(config)}))
         except (UsageError, ConfigError) as error:
             reasons[name] = str(error)
             continue
