@@ -41,6 +41,7 @@ def infer_special_tokens(
         never=token_ids.banned(),
         mask=named.get("mask_token"),
         pad=named.get("pad_token", next(iter(token_ids.ids("pad_token_id")), None)),
+        unknown=named.get("unk_token"),
     )
 
 

@@ -32,6 +32,7 @@ class SpecialTokens:
     never: tuple[int, ...] = ()  # ids that are never generated
     mask: int | None = None  # replaces a token to be predicted
     pad: int | None = None  # pads rows in other libraries; not used here
+    unknown: int | None = None  # what other libraries call unk_token; not used here
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -50,7 +51,7 @@ class SpecialTokens:
 
     def check(self, vocab: int, where: str) -> None:
         """Refuse ids outside a vocabulary."""
-        every = [self.mask, self.pad, self.begin, *self.ends, *self.never, *self.decoder_start]
+        every = [self.mask, self.pad, self.unknown, self.begin, *self.ends, *self.never, *self.decoder_start]
         every += [*self.text.apply(()), *self.source.apply(())]
         for id in every:
             if id is not None and not 0 <= id < vocab:
@@ -67,8 +68,8 @@ def heddle_special_tokens(end: int, mask: int | None = None) -> SpecialTokens:
 
 
 def special_tokens_to_json(special_tokens: SpecialTokens) -> dict[str, Any]:
-    """Return special tokens as JSON data."""
-    return asdict(special_tokens)
+    """Return special tokens as JSON data; an unknown token that no one named is left out, as in older files."""
+    return {key: value for key, value in asdict(special_tokens).items() if key != "unknown" or value is not None}
 
 
 def special_tokens_from_json(data: object, where: str) -> SpecialTokens:
@@ -86,6 +87,7 @@ def special_tokens_from_json(data: object, where: str) -> SpecialTokens:
             never=_ids(data.get("never", ())),
             mask=None if data.get("mask") is None else _id(data["mask"]),
             pad=None if data.get("pad") is None else _id(data["pad"]),
+            unknown=None if data.get("unknown") is None else _id(data["unknown"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{where}: want special tokens by their purpose; wrong or missing: {error}") from None

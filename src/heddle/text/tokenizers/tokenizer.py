@@ -6,6 +6,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -69,7 +70,8 @@ class Tokenizer:
         self.end: int = self.special_tokens.end
         self.special: Mapping[str, int] = MappingProxyType(special_ids)
         self.added: Mapping[int, tokenizers.AddedToken] = MappingProxyType(added)  # special and other added tokens
-        known_as = END if tokens is None else json.dumps(special_tokens_to_json(tokens), sort_keys=True)
+        told = None if tokens is None else special_tokens_to_json(replace(tokens, unknown=None))
+        known_as = END if told is None else json.dumps(told, sort_keys=True)
         self.unknown: int | None = None if self._is_byte_level else known.get(_unknown(pipeline))
         self.for_target: Tokenizer = self if target is None else Tokenizer(target, tokens)
         whole = [known_as, pipeline.to_str(), *([] if target is None else [target.to_str()])]
