@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heddle.checkpoints.hf.families import (
     albert,
+    apertus,
     bart,
     bert,
     deepseek,
@@ -56,7 +57,7 @@ from heddle.core import (
 )
 from heddle.core.system import Hardware, choose_hardware
 from heddle.models import build_meta
-from heddle.models.networks import Model, ModelConfig
+from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
 from heddle.models.surgery import merge_adapters
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, LatentAttentionConfig, head_width_for
 from heddle.nn.base import NormalInitConfig
@@ -90,6 +91,7 @@ FAMILIES = {
         experts.MIXTRAL,
         experts.QWEN3_MOE,
         deepseek.FAMILY,
+        apertus.FAMILY,
         t5.FAMILY,
         switch.FAMILY,
         bart.BART,
@@ -103,6 +105,9 @@ FAMILIES = {
         vit.FAMILY,
     )
 }
+EDITS = 4  # that are named in a message
+# A preset of each kind of model that has a family.
+FITTING = {LanguageModelConfig: "first", EncoderDecoderConfig: "transformer_pre_norm", EncoderConfig: "bert-base"}
 log = logging.getLogger("heddle")
 
 
@@ -211,12 +216,27 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
         near, reason = next(iter(reasons.items()), (wanted or "any", "it has no such model"))
         if wanted is not None:
             raise NoCounterpart(f"{wanted}: cannot express this model: {reason}")
-        raise NoCounterpart(f"no Hugging Face family is near this model; {near}: {reason}")
+        fits = next((f"; model={name} has a family" for kind, name in FITTING.items() if isinstance(config, kind)), "")
+        raise NoCounterpart(f"no Hugging Face family is near this model; {near}: {reason}{fits}")
     near = min(lacks, key=lambda name: len(lacks[name]))
     part = shorten(str(lacks[near][0]).partition(" -> ")[0], 160, placeholder=" …")
     raise NoCounterpart(
-        f"no Hugging Face family has all parts of this model; the nearest, {near}, has no counterpart for {part}"
+        f"no Hugging Face family has all parts of this model; the nearest, {near}, has no counterpart for {part}; "
+        f"it would fit with {_edits(lacks[near])}"
     )
+
+
+def _edits(changes: list[Change]) -> str:
+    """Return changes of a model as overrides, to train one that fits."""
+
+    def value(found: object) -> object:
+        if isinstance(found, dict):
+            return found.get("kind", "...")
+        return "null" if found is None else str(found).lower() if isinstance(found, bool) else found
+
+    shown = [shorten(f"model.{c.path}={value(c.after)}", 100, placeholder=" …") for c in changes[:EDITS]]
+    more = f" and {len(changes) - EDITS} more" if len(changes) > EDITS else ""
+    return ", ".join(shown) + more
 
 
 def _canonical_experts(config: ExpertsConfig) -> ExpertsConfig:
