@@ -2,24 +2,21 @@
 
 import gc
 import json
-import math
 from pathlib import Path
 
 import pytest
 import torch
-from reliability.foreign import PRESETS, folder, gguf, llama_keys, llama_tensors
+from reliability.foreign import PRESETS, folder
 
-from heddle.checkpoints import find_source
 from heddle.checkpoints.hf import is_hf_folder, load_model, save_model, write_folder
 from heddle.checkpoints.hf import weights as filling
 from heddle.checkpoints.hf.folder import SafetensorsFolder
 from heddle.checkpoints.store import TensorFile, serialize
 from heddle.checkpoints.store.safetensors_io import DTYPES
-from heddle.core import DamageError, UsageError, find
+from heddle.core import DamageError
 from heddle.core.system import choose_hardware
 from heddle.models.networks import Model
 from heddle.models.presets import build
-from heddle.nn.positions import Llama3ScalingConfig, RotaryPositionConfig
 
 
 def written(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
@@ -121,35 +118,3 @@ def test_a_snapshot_in_a_hubs_cache_loads_through_its_links(tmp_path: Path) -> N
     (snapshot / "model.safetensors").symlink_to(made / "model.safetensors")
     with pytest.raises(DamageError, match="a link, not a file"):
         load_model(snapshot)
-
-
-# --- GGUF: rotary turns slowed as Llama 3 does ------------------------------------------------------------------------
-
-
-def slowed(pairs: int, base: float, factor: float) -> torch.Tensor:
-    """Return the numbers that such a file holds, written from the rule as Llama 3 tells it."""
-    made = []
-    for pair in range(pairs):
-        wave = 2 * math.pi * base ** (pair / pairs)
-        if wave < 8192 / 4:
-            made.append(1.0)
-        elif wave > 8192:
-            made.append(factor)
-        else:
-            smooth = (8192 / wave - 1) / 3
-            made.append(1 / ((1 - smooth) / factor + smooth))
-    return torch.tensor(made)
-
-
-def test_llama_3s_slowed_turns_are_read_from_gguf(tmp_path: Path) -> None:
-    keys = llama_keys() | {"llama.attention.head_count": 1, "llama.attention.head_count_kv": 1}
-    tensors = llama_tensors() | {f"blk.{i}.attn_{n}.weight": torch.ones(16, 16) for i in range(2) for n in "kv"}
-    keys |= {"llama.rope.freq_base": 500_000.0}
-    turns = slowed(8, 500_000.0, 32.0)
-    assert len(set(turns.tolist())) > 2, "else the bend between is not tried"
-    (tmp_path / "a.gguf").write_bytes(gguf(keys, tensors | {"rope_freqs.weight": turns}))
-    (found,) = find(find_source(tmp_path / "a.gguf").config(), RotaryPositionConfig)
-    assert isinstance(found.scaling, Llama3ScalingConfig) and found.scaling.factor == 32.0
-    (tmp_path / "b.gguf").write_bytes(gguf(keys, tensors | {"rope_freqs.weight": turns * 1.1}))
-    with pytest.raises(UsageError, match=r"rope_freqs\.weight: want Llama 3's way"):
-        find_source(tmp_path / "b.gguf").model()

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers as hf
 from cli.runs import save_run
-from text.formats.makers import gpt
+from text.formats.makers import FOLDERS, gpt
 
 import heddle
 from heddle.cli.main import main
@@ -80,6 +80,18 @@ def test_gpt_goes_in_and_out_with_its_own_words(tmp_path: Path) -> None:
         lm = heddle.load(place)
         assert lm.roles is not None and lm.roles.end == words.unk_token_id  # it has no end of its own
         assert lm.generate(text, max_tokens=20).strip() == new.strip()
+
+
+def test_the_unknown_token_goes_along_too(tmp_path: Path) -> None:
+    folder = FOLDERS["gpt2"](tmp_path)  # of bytes, so that its own model has no unknown token
+    vocab = len(json.loads((folder / "vocab.json").read_text()))
+    sizes = {"vocab_size": vocab, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    hf.GPT2LMHeadModel(hf.GPT2Config(**sizes)).save_pretrained(folder)
+    assert main(["convert", str(folder), "runs/one"]) == main(["convert", "runs/one", "out"]) == 0
+    words, again = (hf.AutoTokenizer.from_pretrained(path) for path in (folder, "out"))
+    assert words.unk_token is not None and again.unk_token == words.unk_token
+    first, second = (heddle.load(path).roles for path in (folder, "runs/one"))
+    assert first == second and first is not None and first.unknown == words.unk_token_id
 
 
 def test_an_encoder_goes_along_with_its_mask(tokenizer: Tokenizer, tmp_path: Path) -> None:

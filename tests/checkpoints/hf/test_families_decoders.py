@@ -1,4 +1,4 @@
-"""GPT-NeoX, OPT, Qwen2, Phi-3 and OLMo 2: logits and greedy decoding as in `transformers`, and saved again."""
+"""GPT-NeoX, OPT, Qwen2, Phi-3, OLMo 2 and Apertus: logits and greedy decoding as in `transformers`, and saved again."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -73,10 +73,16 @@ CASES = [
         biased={"attention_bias": True, "num_key_value_heads": 6, "rms_norm_eps": 1e-6},
         tied={"tie_word_embeddings": True, "num_key_value_heads": 1, "rope_parameters": YARN},
     ),
+    *variants(
+        hf.ApertusForCausalLM, LLAMA | {"hidden_act": "relu2", "rope_parameters": rope(1.0)},
+        grouped={"num_key_value_heads": 3, "head_dim": 8},
+        biased={"attention_bias": True, "rms_norm_eps": 1e-6, "hidden_act": "gelu", "num_key_value_heads": 6},
+        tied={"tie_word_embeddings": True, "num_key_value_heads": 1, "rope_parameters": YARN},
+    ),
 ]  # fmt: skip
 
 
-NEOX, OPT, QWEN2, PHI3 = CASES[0], CASES[3], CASES[7], CASES[10]
+NEOX, OPT, QWEN2, PHI3, APERTUS = CASES[0], CASES[3], CASES[7], CASES[10], CASES[-1]
 LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 3, "long_factor": [2.0] * 3}
 
 
@@ -117,6 +123,7 @@ def test_tables_that_older_files_hold_are_left_out(tmp_path: Path) -> None:
         (PHI3, "rope_parameters", YARN, "rope_type: want default, got 'yarn'"),
         (QWEN2, "use_sliding_window", True, "use_sliding_window: want False, got True"),
         (QWEN2, "rope_parameters", rope(0.5), "partial_rotary_factor: want 1, .* got 0.5"),
+        (APERTUS, "hidden_act", "xielu", "hidden_act: want one of .*, got 'xielu'"),
         (OPT, "layer_norm_elementwise_affine", False, "layer_norm_elementwise_affine: want True, got False"),
     ],
 )

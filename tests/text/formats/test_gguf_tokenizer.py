@@ -10,6 +10,7 @@ import gguf
 import pytest
 from text.formats.conftest import ours
 from text.formats.makers import strings
+from tokenizers import pre_tokenizers
 
 from heddle.core import DataError
 from heddle.text.formats import ImportedTokenizer, read_gguf_tokenizer
@@ -83,7 +84,22 @@ def hold(found: ImportedTokenizer, other: Any) -> None:
     assert dict(found.named) == {k: v for k, v in other.special_tokens_map.items() if isinstance(v, str)}
 
 
-@pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "qwen2", "gpt-4o", "tekken"])
+@pytest.mark.parametrize("text", ["a  5", "in  1984,\n\n  12 times  3x", "5  5 ٣  ½\t\t7", "7'd 8 's  'll  9"])
+def test_smollm_sets_digits_apart_before_all_else(text: str, folder: Get) -> None:
+    keys = byte_level_pipeline(folder("qwen2"))
+    found = ours(read_gguf_tokenizer(header(keys)))
+    # llama.cpp cuts at every digit first, then what is between them as GPT-2 does; so does SmolLM2's tokenizer.json
+    own = read_gguf_tokenizer(header({**keys, "pre": "gpt-2"})).pipeline
+    own.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    ])  # fmt: skip
+    assert found.encode(text) == own.encode(text, add_special_tokens=False).ids
+    for more in strings(200, seed=6):
+        spaced = f"{more}  {text}"
+        assert found.encode(spaced) == own.encode(spaced, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "gpt-4o", "tekken"])
 def test_byte_level_tokens_cut_as_transformers(pre: str, folder: Get, tmp_path: Path) -> None:
     keys = byte_level_pipeline(folder("qwen2"), pre=pre)
     found = read_gguf_tokenizer(header(keys, template="{{ x }}"))

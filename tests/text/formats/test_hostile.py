@@ -225,7 +225,7 @@ def test_wrong_sentencepiece_models_are_refused(data: bytes, words: str, tmp_pat
 
 def test_long_pieces_do_not_take_long(tmp_path: Path) -> None:
     one = b"".join(b"\x0a\x83\x08\x0a\x80\x08" + f"{i:05d}".encode() + b"a" * 1019 for i in range(4000))
-    (tmp_path / "tokenizer.model").write_bytes(b"\x0a\x05\x0a\x01u\x18\x02" + one + b"\x12\x02\x18\x02")
+    (tmp_path / "tokenizer.model").write_bytes(b"\x0a\x05\x0a\x01u\x18\x02" + one + b"\x12\x05\x18\x02\x98\x02\x01")
     refused(tmp_path, "too long to find their merges")
 
 

@@ -10,6 +10,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 from text.formats.makers import _sentencepiece_pipeline, corpus, strings
 
+from heddle.core import DataError
 from heddle.text.formats import read_tokenizer
 from heddle.text.formats.sentencepiece import read_sentencepiece_model
 from heddle.text.tokenizers import SpecialTokens, Tokenizer
@@ -49,6 +50,17 @@ def test_a_model_of_no_class_follows_its_own_settings(folder: Get, tmp_path: Pat
         for line in corpus().splitlines()[:80]:
             text = " ".join(line.split())
             assert found.pipeline.encode(text, add_special_tokens=False).ids == library.encode(text), text
+
+
+@pytest.mark.parametrize(("kind", "fallback"), [("unigram", True), ("bpe", False)])
+def test_a_model_of_no_class_whose_ids_would_be_guessed_is_refused(kind: str, fallback: bool, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text(corpus())
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "lines"), model_prefix=str(tmp_path / "spiece"), minloglevel=2, vocab_size=600,
+        model_type=kind, byte_fallback=fallback,
+    )  # fmt: skip
+    with pytest.raises(DataError, match=r"spiece\.model: .*tokenizer_class: want one of Albert.*, got none"):
+        read_tokenizer(tmp_path)
 
 
 @pytest.fixture(scope="module")

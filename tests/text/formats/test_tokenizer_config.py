@@ -11,6 +11,7 @@ from text.formats.conftest import ours
 from text.formats.makers import bert, strings
 from tokenizers import Tokenizer
 
+from heddle.core import DataError
 from heddle.text.formats import ImportedTokenizer, read_tokenizer
 
 Get = Callable[[str], Any]
@@ -52,6 +53,24 @@ def ours_of(folder: Path) -> Any:
 def _state(token: Any) -> str:
     flags = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
     return json.dumps({flag: getattr(token, flag) for flag in flags})
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "t5", "llama"])
+@pytest.mark.parametrize(
+    "kind", ["HerbertTokenizer", "CamembertTokenizer", "MBartTokenizer", "BertJapaneseTokenizer", "LongformerTokenizer"]
+)
+def test_files_of_a_class_that_is_not_known_are_refused_by_its_name(
+    name: str, kind: str, folder: Get, tmp_path: Path
+) -> None:
+    changed(folder(name), tmp_path, {"tokenizer_class": kind})
+    with pytest.raises(DataError, match=f"tokenizer_class: want one of .*, got '{kind}'"):
+        read_tokenizer(tmp_path)
+
+
+def test_files_of_a_model_type_whose_class_is_not_known_are_refused(folder: Get, tmp_path: Path) -> None:
+    changed(folder("xlm_roberta"), tmp_path, config={"model_type": "camembert"})
+    with pytest.raises(DataError, match=r"tokenizer_class: want one of .*, got 'camembert'"):
+        read_tokenizer(tmp_path)
 
 
 def test_switch_has_the_words_of_t5(folder: Get, tmp_path: Path) -> None:

@@ -93,14 +93,25 @@ def hf_config_of_gguf(file: GgufFile) -> dict[str, Any]:
     }
     if key("rope.dimension_count", int, config["head_dim"]) != config["head_dim"]:
         raise UsageError(f"{file.path}: {key.kind}.rope.dimension_count: want all of a head, {config['head_dim']}")
-    scaling = file.metadata.get(f"{key.kind}.rope.scaling.type", "none")
-    if scaling == "linear":
-        config["rope_parameters"] |= {"rope_type": "linear", "factor": key("rope.scaling.factor", float)}
-    elif scaling != "none":
-        raise UsageError(f"{file.path}: {key.kind}.rope.scaling.type: want none or linear, found {brief(scaling)}")
+    factor = _linear_scaling(key)
+    if factor != 1:
+        config["rope_parameters"] |= {"rope_type": "linear", "factor": factor}
     if ROPE_FREQS in tensors:
+        if factor != 1:
+            raise UsageError(f"{file.path}: {key.kind}.rope.scaling.factor: want 1 beside {ROPE_FREQS}, found {factor}")
         config["rope_parameters"] |= _llama3_scaling(file, config["rope_parameters"]["rope_theta"])
     return config
+
+
+def _linear_scaling(key: ArchitectureMetadata) -> float:
+    """Return the factor of linear rotary scaling, as llama.cpp reads it: linear is the default, 0 means 1."""
+    kind = key("rope.scaling.type", str, "linear")
+    if kind not in ("none", "linear"):
+        raise UsageError(f"{key.file.path}: {key.kind}.rope.scaling.type: want none or linear, found {brief(kind)}")
+    if key("rope.scaling.attn_factor", float, 1.0) != 1:
+        raise UsageError(f"{key.file.path}: {key.kind}.rope.scaling.attn_factor: want 1, which scales no attention")
+    factor = key("rope.scaling.factor", float, key("rope.scale_linear", float, 0.0))  # the latter is the old name
+    return 1.0 if kind == "none" or factor == 0 else float(factor)
 
 
 def _llama3_scaling(file: GgufFile, base: float) -> dict[str, Any]:

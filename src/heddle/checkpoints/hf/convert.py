@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families import (
     albert,
+    apertus,
     bart,
     bert,
     deepseek,
@@ -57,7 +57,7 @@ from heddle.core import (
 )
 from heddle.core.system import Hardware, choose_hardware
 from heddle.models import build_meta
-from heddle.models.networks import Model, ModelConfig
+from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
 from heddle.models.surgery import merge_adapters
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, LatentAttentionConfig, head_width_for
 from heddle.nn.base import NormalInitConfig
@@ -91,6 +91,7 @@ FAMILIES = {
         experts.MIXTRAL,
         experts.QWEN3_MOE,
         deepseek.FAMILY,
+        apertus.FAMILY,
         t5.FAMILY,
         switch.FAMILY,
         bart.BART,
@@ -104,6 +105,9 @@ FAMILIES = {
         vit.FAMILY,
     )
 }
+EDITS = 4  # that are named in a message
+# A preset of each kind of model that has a family.
+FITTING = {LanguageModelConfig: "first", EncoderDecoderConfig: "transformer_pre_norm", EncoderConfig: "bert-base"}
 log = logging.getLogger("heddle")
 
 
@@ -121,7 +125,8 @@ def model_config_from_hf(config: Mapping[str, Any], where: str) -> ModelConfig:
     """Convert a Hugging Face config; keys that were not understood are logged."""
     if config.get("quantization_config"):
         raise UsageError(f"{where}: quantization_config: want unquantized weights, found quantized ones")
-    hf, family = HfConfig(config, where), family_of(config, where)
+    family = family_of(config, where)
+    hf = family.reader(config, where)
     model_config = family.read(hf)
     if unread := [key for key in hf.unread() if key not in family.ignored_keys]:
         log.warning("%s: not understood and ignored: %s", where, ", ".join(unread))
@@ -181,7 +186,7 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
     hf_config = {"model_type": family.name, "architectures": [family.architectures[0]], **family.write(config)}
     hf_config |= {"dtype": str(next(iter(own.values())).dtype).removeprefix("torch."), "heddle_version": VERSION}
     hf_config |= more or {}
-    if changes := diff(canonical(family.as_stored(config)), canonical(family.read(HfConfig(hf_config)))):
+    if changes := diff(canonical(family.as_stored(config)), canonical(family.read(family.reader(hf_config)))):
         raise UsageError(f"the additional keys of the config would change the model: {changes[0]}")
     weights: dict[str, Tensor] = {}
     for entry in family.weight_maps(config):
@@ -200,7 +205,7 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
         if not isinstance(config, family.config_type):
             continue
         try:
-            again = family.read(HfConfig({"model_type": name, **family.write(config)}))
+            again = family.read(family.reader({"model_type": name, **family.write(config)}))
         except (UsageError, ConfigError) as error:
             reasons[name] = str(error)
             continue
@@ -211,11 +216,25 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
         near, reason = next(iter(reasons.items()), (wanted or "any", "it has no such model"))
         if wanted is not None:
             raise NoCounterpart(f"{wanted}: cannot express this model: {reason}")
-        raise NoCounterpart(f"no Hugging Face family is near this model; {near}: {reason}")
+        fits = next((f"; model={name} has a family" for kind, name in FITTING.items() if isinstance(config, kind)), "")
+        raise NoCounterpart(f"no Hugging Face family is near this model; {near}: {reason}{fits}")
     near = min(lacks, key=lambda name: len(lacks[name]))
     part = shorten(str(lacks[near][0]).partition(" -> ")[0], 160, placeholder=" …")
-    fault = f"the nearest, {near}, has no counterpart for {part}"
+    fault = f"the nearest, {near}, has no counterpart for {part}; it would fit with {_edits(lacks[near])}"
     raise NoCounterpart(f"no Hugging Face family has all parts of this model; {fault}")
+
+
+def _edits(changes: list[Change]) -> str:
+    """Return changes of a model as overrides, to train one that fits."""
+
+    def value(found: object) -> object:
+        if isinstance(found, dict):
+            return found.get("kind", "...")
+        return "null" if found is None else str(found).lower() if isinstance(found, bool) else found
+
+    shown = [shorten(f"model.{c.path}={value(c.after)}", 100, placeholder=" …") for c in changes[:EDITS]]
+    more = f" and {len(changes) - EDITS} more" if len(changes) > EDITS else ""
+    return ", ".join(shown) + more
 
 
 def _canonical_experts(config: ExpertsConfig) -> ExpertsConfig:

@@ -32,6 +32,11 @@ class Family:
     config_type: type[ModelConfig] = LanguageModelConfig  # the configs that it can express
     old_suffixes: Mapping[str, str] = field(default_factory=dict)  # ends of names in older files -> today's
     as_stored: Callable[[ModelConfig], ModelConfig] = unchanged  # for transforms that move a factor into weights
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of missing keys, where not those of `read`
+
+    def reader(self, config: Mapping[str, Any], where: str = "config.json") -> HfConfig:
+        """Return a reader of one of its configs; a missing key has the default of `transformers`."""
+        return HfConfig({**self.defaults, **config}, where)
 
 
 class NoCounterpart(UsageError):

@@ -136,6 +136,22 @@ class Zeros(Transform):
 
 
 @dataclass(frozen=True)
+class Reordered(Transform):
+    """Hugging Face has the features of the stream, along an axis of the weight, in another order: even places first."""
+
+    axis: int
+
+    def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [torch.stack(t.chunk(2, self.axis), self.axis + 1).flatten(self.axis, self.axis + 1) for t in tensors]
+
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [
+            w.unflatten(self.axis, (-1, 2)).transpose(self.axis, self.axis + 1).flatten(self.axis, self.axis + 1)
+            for w in weights
+        ]
+
+
+@dataclass(frozen=True)
 class SinusoidalTable(Transform):
     """Hugging Face stores sinusoidal positions, sines then cosines. Heddle computes them and does not read the file."""
 

@@ -1,10 +1,12 @@
 """Edits: functions from config to config, of which the variants of Narang et al. (2021) are composed."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import reduce
 
 from heddle.core import replace, swap
 from heddle.models.networks import EncoderDecoderConfig, TieConfig, TowerConfig
+from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, head_width_for
 from heddle.nn.base import ChannelConfig
 from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig
 from heddle.nn.ends import (
@@ -87,6 +89,32 @@ def channels(make: Callable[[FeedForwardConfig], ChannelConfig]) -> Callable[[Bl
 def edit_blocks(change: Callable[[BlockConfig], BlockConfig]) -> TowerEdit:
     """Apply the same change to every block of a tower."""
     return lambda tower: replace(tower, plan=swap(BlockConfig, change)(tower.plan))
+
+
+def with_depth(ratio: Fraction) -> Edit:
+    """Change the number of layers at equal cost: twice as many have half the heads and half the hidden width."""
+
+    def edit(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
+        def attention(a: AttentionConfig) -> AttentionConfig:
+            return replace(a, heads=_times(a.heads, 1 / ratio), head_width=a.head_width_at(c.width))
+
+        def cross(a: CrossAttentionConfig) -> CrossAttentionConfig:
+            return replace(a, heads=_times(a.heads, 1 / ratio), head_width=head_width_for(a, c.width))
+
+        for change in (
+            swap(AttentionConfig, attention),
+            swap(CrossAttentionConfig, cross),
+            swap(FeedForwardConfig, lambda f: replace(f, hidden=_times(f.hidden or 0, 1 / ratio))),
+            swap(RepeatConfig, lambda r: replace(r, times=_times(r.times, ratio))),
+        ):
+            c = change(c)
+        return c
+
+    return edit
+
+
+def _times(size: int, ratio: Fraction) -> int:
+    return max(1, round(size * ratio))
 
 
 # --- sharing and embeddings -------------------------------------------------------------------------------------------

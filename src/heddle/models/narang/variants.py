@@ -3,6 +3,8 @@
 docs/narang.md describes them, what is odd in the original code, and the usual forms.
 """
 
+from fractions import Fraction
+
 from heddle.core import replace, swap
 from heddle.models.narang.architectures import (
     REZERO,
@@ -31,6 +33,7 @@ from heddle.models.narang.edits import (
     share_layers,
     ties,
     with_activation,
+    with_depth,
     with_gate,
     with_norm,
 )
@@ -170,12 +173,10 @@ VARIANTS: dict[str, tuple[Edit, str]] = {
     "product-key-memory": (product_keys, "a memory of product keys in the decoder"),
 }
 
-# Shapes of equal cost: the base with other sizes.
-SHAPES: dict[str, dict[str, int]] = {
-    "24-layers": {"layers": 24, "hidden": 1536, "heads": 6, "head_width": 64},
-    "18-layers": {"layers": 18, "hidden": 2048, "heads": 8, "head_width": 64},
-    "8-layers": {"layers": 8, "hidden": 4608, "heads": 18, "head_width": 64},
-    "6-layers": {"layers": 6, "hidden": 6144, "heads": 24, "head_width": 64},
+# Other depths at equal cost. Names count the layers for the 12 of the paper's base; as edits they hold for any base.
+DEPTHS = {
+    f"{layers}-layers": (with_depth(Fraction(layers, 12)), f"{layers} layers for 12 of the base, equal cost")
+    for layers in (24, 18, 8, 6)
 }
 
 # What the paper ran by accident or left out, in its usual form: further edits, not rows of its table.

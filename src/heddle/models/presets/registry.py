@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, override, part, replace
-from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
+from heddle.models.narang import DEPTHS, SANE, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.presets import transformers
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
@@ -152,12 +152,7 @@ PRESETS |= {
 
 PRESETS |= {
     f"narang/{slug}": Preset(narang, edit=edit, about=about, counts_ops=True)
-    for slug, (edit, about) in (VARIANTS | SANE).items()
-} | {
-    f"narang/{slug}": Preset(
-        narang, options=sizes, about=f"{sizes['layers']} layers a side, equal cost", counts_ops=True
-    )
-    for slug, sizes in SHAPES.items()
+    for slug, (edit, about) in (VARIANTS | SANE | DEPTHS).items()
 }
 
 

@@ -42,7 +42,7 @@ def read_byte_level(folder: Path, settings: TokenizerSettings) -> TokenizerSpec 
         vocab, merges = (folder / name for name in names)
         if vocab.is_file() and merges.is_file():
             known = read_vocab(vocab)
-            name = settings.kind if settings.kind in CLASSES else _guess(known)
+            name = settings.class_of(CLASSES, str(vocab), _guess(known))
             kind = CLASSES[name]
             pairs = read_merges(merges)
             check_merges(known, pairs, str(merges))

@@ -11,13 +11,13 @@ from heddle.text.formats.imported import MOST, ImportedTokenizer, check_ids, che
 from heddle.text.formats.sentencepiece import CONTROL, OWN, merges_of
 from heddle.text.formats.sentencepiece_pipelines import llama_pipeline
 from heddle.text.formats.tokenizer_import import block_special_token_injection
-from heddle.text.tokenizers import GPT4O, LLAMA3, QWEN2, TEKKEN, byte_symbols
+from heddle.text.tokenizers import GPT4O, LLAMA3, QWEN2, SMOLLM, TEKKEN, byte_symbols
 
 WHERE = "tokenizer.ggml"
 # Pre-tokenization patterns, by the names in the files; None: GPT-2's.
 PRETOKENIZERS: dict[str, str | None] = {
     **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "olmo", "mpt"), None),
-    "smollm": None,  # it also splits digits, which transformers ignores; only runs of spaces differ
+    "smollm": SMOLLM,  # as llama.cpp and the makers have it; transformers takes GPT-2's for it
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe", "pixtral", "falcon3", "lfm2"), LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), QWEN2),
     **dict.fromkeys(("gpt-4o", "llama4"), GPT4O),

@@ -29,6 +29,7 @@ def read_marian(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | No
     if not all((folder / name).is_file() for name in (SOURCE, TARGET, VOCAB)):
         return None
     path = folder / VOCAB
+    settings.class_of(("MarianTokenizer",), str(path), "MarianTokenizer")
     if settings.flag("separate_vocabs", False):
         raise DataError(f"{folder}: has a vocabulary for each language; want one for both")
     vocab = read_vocab(path)

@@ -8,7 +8,15 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import TokenizerSpec, refuse_damaged
-from heddle.text.formats.sentencepiece import BPE, CONTROL, OWN, SentencePieceModel, merges_of, read_sentencepiece_model
+from heddle.text.formats.sentencepiece import (
+    BPE,
+    CONTROL,
+    OWN,
+    UNIGRAM,
+    SentencePieceModel,
+    merges_of,
+    read_sentencepiece_model,
+)
 from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.tokenizers import METASPACE
 
@@ -24,7 +32,8 @@ def read_sentencepiece(folder: Path, settings: TokenizerSettings) -> TokenizerSp
     if path is None:
         return None
     found = read_sentencepiece_model(path)
-    make = KINDS.get(settings.kind) or (_llama if found.model == BPE else _plain)
+    known = KINDS if settings.kind or found.fallback == (found.model == UNIGRAM) else KINDS | {"": UNNAMED[found.model]}
+    make = known[settings.class_of(known, str(path))]
     with refuse_damaged(str(path)):
         spec = make(found, settings)
         tokens = [AddedToken(p.text, special=p.kind == CONTROL, normalized=False) for p in found.of_kind(CONTROL, OWN)]
@@ -109,6 +118,7 @@ KINDS: dict[str, Callable[[SentencePieceModel, TokenizerSettings], TokenizerSpec
     "CodeLlamaTokenizer": _llama,
     "GemmaTokenizer": _gemma,
 }
+UNNAMED = {BPE: _llama, UNIGRAM: _plain}  # files alone: BPE with byte fallback as Llama, unigram without
 
 
 # --- pipelines --------------------------------------------------------------------------------------------------------

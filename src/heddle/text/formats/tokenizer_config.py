@@ -1,13 +1,13 @@
 """Tokenizer configs of a Hugging Face folder: tokenizer class, named special tokens, added tokens, chat template."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken
 
-from heddle.core import DataError
+from heddle.core import DataError, hint
 from heddle.core.system import read_table
 from heddle.text.chat import load_template
 from heddle.text.formats.imported import MOST, NAMES
@@ -55,12 +55,21 @@ GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "PythonBackend")
 class TokenizerSettings:
     """The settings in a folder beside the vocabulary."""
 
-    kind: str = ""  # the tokenizer class without `Fast`; empty: not named
+    kind: str = ""  # the tokenizer class without `Fast`, or a model type whose class is not known; empty: not named
     config: Mapping[str, Any] = field(default_factory=dict)  # the tokenizer's config
     named: Mapping[str, AddedToken | None] = field(default_factory=dict)  # None: explicitly absent
     added: Mapping[int, AddedToken] = field(default_factory=dict)
     more: tuple[AddedToken, ...] = ()  # special tokens without a name
     template: str | None = None
+
+    def class_of(self, known: Collection[str], files: str, default: str = "") -> str:
+        """Return the tokenizer class of vocabulary files; a class that these files do not define is refused."""
+        kind = self.kind or default
+        if kind not in known:
+            found = repr(kind[:80]) if kind else "none"
+            want = f"want one of {', '.join(sorted(known))}, or a tokenizer.json"
+            raise DataError(f"{files}: {TOKENIZER_CONFIG}: tokenizer_class: {want}, got {found}{hint(kind, known)}")
+        return kind
 
     def flag(self, name: str, default: bool) -> bool:
         """Return a boolean setting; null means the default."""
@@ -114,7 +123,7 @@ def _kind(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
         if isinstance(value, str) and value.removesuffix("Fast") not in GENERIC:
             return value.removesuffix("Fast")
     kind = model.get("model_type")
-    return CLASSES.get(kind, "") if isinstance(kind, str) else ""
+    return CLASSES.get(kind, kind) if isinstance(kind, str) else ""
 
 
 def _more(words: Mapping[str, Any]) -> list[object]:

@@ -57,7 +57,9 @@ def _config(special: SpecialTokens, names: Sequence[str | None], limit: int | No
 
 def _unknown(tokenizer: Tokenizer, names: Sequence[str | None]) -> dict[str, Any]:
     """Return the unknown token, if it is special: transformers leaves special tokens out of texts."""
-    name = None if tokenizer.unknown is None else names[tokenizer.unknown]
+    named = tokenizer.special_tokens.unknown
+    unknown = tokenizer.unknown if named is None else named
+    name = None if unknown is None else names[unknown]
     return {"unk_token": name} if name in tokenizer.special else {}
 
 

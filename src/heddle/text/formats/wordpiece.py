@@ -11,6 +11,7 @@ from heddle.text.formats.tokenizer_config import TokenizerSettings
 
 FILE = "vocab.txt"
 NAMES = NAMED["BertTokenizer"]
+CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "LxmertTokenizer")
 
 
 def read_wordpiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
@@ -18,6 +19,7 @@ def read_wordpiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec |
     path = folder / FILE
     if not path.is_file():
         return None
+    settings.class_of(CLASSES, str(path), CLASSES[0])
     pieces = read_lines(path)
     if not 0 < len(pieces) <= MOST:
         raise DataError(f"{path}: want from 1 to {MOST} pieces, got {len(pieces)}")

@@ -10,7 +10,7 @@ from heddle.text.tokenizers.algorithms import (
     WordTokenizer,
 )
 from heddle.text.tokenizers.chunks import METASPACE, pipeline_steps, split_into_chunks
-from heddle.text.tokenizers.pretokenize import GPT4O, LLAMA3, QWEN2, TEKKEN
+from heddle.text.tokenizers.pretokenize import GPT4O, LLAMA3, QWEN2, SMOLLM, TEKKEN
 from heddle.text.tokenizers.special_tokens import SequenceTemplate, SpecialTokens
 from heddle.text.tokenizers.streaming import TextStream
 from heddle.text.tokenizers.token_bytes import token_bytes_of

@@ -14,6 +14,8 @@ HEDDLE = (
     r"| ?[^\s\p{L}\p{M}\p{N}]+"
     r"|\s+(?!\S)|\s+"
 )
+# GPT-2's pattern within the text between digits, each of which stands alone: spaces before a digit stay together.
+SMOLLM = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+"
 QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _SPACES
 LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _SPACES
 TEKKEN = _LOWER + "|" + _UPPER + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
@@ -21,4 +23,4 @@ GPT4O = f"{_LOWER}{_CONTRACTIONS}?|{_UPPER}{_CONTRACTIONS}?" + r"|\p{N}{1,3}| ?[
 
 # Each of these splits before every space that follows another character, whatever the context, so that a text may be
 # split there.
-SPLITS_BEFORE_SPACES = frozenset((HEDDLE, QWEN2, LLAMA3, TEKKEN, GPT4O))
+SPLITS_BEFORE_SPACES = frozenset((HEDDLE, SMOLLM, QWEN2, LLAMA3, TEKKEN, GPT4O))

@@ -57,6 +57,11 @@ class SpecialTokens:
         ids = {"bos_token": self.begin, "eos_token": self.end, "pad_token": self.pad, "mask_token": self.mask}
         return {name: id for name, id in ids.items() if id is not None}
 
+    @property
+    def unknown(self) -> int | None:
+        """Return the id that other libraries call unk_token."""
+        return self.named_ids.get("unk_token")
+
     def check(self, vocab: int, where: str) -> None:
         """Refuse ids outside a vocabulary."""
         every = [self.mask, self.pad, self.begin, *self.ends, *self.never, *self.decoder_start]

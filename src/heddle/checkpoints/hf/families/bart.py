@@ -6,15 +6,25 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.family import Family, expect, one
-from heddle.checkpoints.hf.weight_map import SinusoidalTable, Unsqueezed, WeightMap, Zeros, each_layer, map_names
+from heddle.checkpoints.hf.weight_map import (
+    IDENTITY,
+    Reordered,
+    SinusoidalTable,
+    Transform,
+    Unsqueezed,
+    WeightMap,
+    Zeros,
+    each_layer,
+    map_names,
+)
 from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
 from heddle.models.presets import preset
-from heddle.nn.attention import AttentionConfig, CrossAttentionConfig
+from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, ProjectionsConfig
 from heddle.nn.channels import FeedForwardConfig, IdentityConfig, hidden_width
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
 from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
-from heddle.nn.positions import LearnedPositionConfig
+from heddle.nn.positions import LearnedPositionConfig, SinusoidalPositionConfig
 from heddle.nn.stack import BlockConfig, RepeatConfig
 
 MAPS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
@@ -120,10 +130,25 @@ def write_marian(config: ModelConfig) -> Mapping[str, Any]:
     return {**keys, **more, "share_encoder_decoder_embeddings": True}
 
 
+def as_stored(config: ModelConfig) -> ModelConfig:
+    """Return what Marian and Pegasus store for a model: zeros for biases that it lacks, sines before cosines.
+
+    Sinusoidal positions whose sines and cosines alternate are the same model with the features in another order.
+    """
+    for edit in (
+        swap(ProjectionsConfig, lambda p: replace(p, bias=True, output_bias=True)),
+        swap(SinusoidalPositionConfig, lambda p: replace(p, order="halves")),
+        swap(SoftmaxHeadConfig, lambda h: replace(h, bias=True)),
+    ):
+        config = edit(config)
+    return config
+
+
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield the weight maps of a model."""
     config = expect(config, EncoderDecoderConfig)
-    yield from map_names({"encoder.embedding.weight": "model.shared.weight"})
+    alternate = any(position.order == "interleaved" for position in find(config, SinusoidalPositionConfig))
+    yield WeightMap(("encoder.embedding.weight",), ("model.shared.weight",), _order(alternate, 1))
     if one(config, SoftmaxHeadConfig).bias:
         yield WeightMap(("head.bias",), ("final_logits_bias",), Unsqueezed())
     else:
@@ -141,7 +166,25 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{hf_path}.layers", inner)
         if before:
             every |= {f"{side}.norm": f"{hf_path}.layer_norm"}
-        yield from map_names(every, "weight", "bias")
+        for name, hf_name in every.items():
+            yield from _module(config, name, hf_name, alternate)
+
+
+def _module(config: EncoderDecoderConfig, name: str, hf_name: str, alternate: bool) -> Iterator[WeightMap]:
+    """Yield the weight and the bias of a module; `alternate`: the features of the stream are reordered."""
+    last, projections = name.rpartition(".")[2], one(config, ProjectionsConfig)
+    reads = last in ("query", "key", "value", "up")  # from the stream; all others write to it, or norm it
+    yield WeightMap((f"{name}.weight",), (f"{hf_name}.weight",), _order(alternate, 1 if reads else 0))
+    if (last in ("query", "key", "value") and not projections.bias) or (
+        last == "output" and not projections.output_bias
+    ):
+        yield WeightMap((), (f"{hf_name}.bias",), Zeros((config.width,)))
+    else:
+        yield WeightMap((f"{name}.bias",), (f"{hf_name}.bias",), _order(alternate and not reads, 0))
+
+
+def _order(alternate: bool, axis: int) -> Transform:
+    return Reordered(axis) if alternate else IDENTITY
 
 
 def _names(crossed: bool, before: bool) -> dict[str, str]:
@@ -163,6 +206,22 @@ def _towers(config: EncoderDecoderConfig) -> tuple[tuple[str, TowerConfig], tupl
 _BART, _PEGASUS = ("BartForConditionalGeneration",), ("PegasusForConditionalGeneration",)
 BART = Family("bart", _BART, read_bart, write_bart, weight_maps, IGNORED, config_type=EncoderDecoderConfig)
 MARIAN = Family(
-    "marian", ("MarianMTModel",), read_marian, write_marian, weight_maps, IGNORED, config_type=EncoderDecoderConfig
+    "marian",
+    ("MarianMTModel",),
+    read_marian,
+    write_marian,
+    weight_maps,
+    IGNORED,
+    config_type=EncoderDecoderConfig,
+    as_stored=as_stored,
 )
-PEGASUS = Family("pegasus", _PEGASUS, read_pegasus, write_bart, weight_maps, IGNORED, config_type=EncoderDecoderConfig)
+PEGASUS = Family(
+    "pegasus",
+    _PEGASUS,
+    read_pegasus,
+    write_bart,
+    weight_maps,
+    IGNORED,
+    config_type=EncoderDecoderConfig,
+    as_stored=as_stored,
+)

@@ -97,7 +97,7 @@ def _experts(hf: HfConfig, expert: GatedFeedForwardConfig) -> ExpertsConfig:
     hidden = hf.number("moe_intermediate_size")
     router = SigmoidChoiceConfig(
         top=hf.number("num_experts_per_tok"),
-        scale=hf.real("routed_scaling_factor", 1.0),
+        scale=hf.real("routed_scaling_factor"),
         normalised=hf.flag("norm_topk_prob", True),
         groups=hf.number("n_group"),
         kept=hf.number("topk_group"),
@@ -209,4 +209,12 @@ def _attention_weight_maps(attention: LatentAttentionConfig, path: str, hf_path:
             yield from map_names({f"{path}.query.down.bias": f"{hf_path}.q_a_proj.bias"})
 
 
-FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, weight_maps, IGNORED)
+_DEFAULTS = {
+    "routed_scaling_factor": 2.5,
+    "q_lora_rank": 1536,
+    "num_key_value_heads": 128,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
+}
+FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, weight_maps, IGNORED, defaults=_DEFAULTS)

@@ -176,5 +176,11 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         yield from map_names(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias")
 
 
-GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, weight_maps, IGNORED)
-GEMMA3 = Family("gemma3_text", ("Gemma3ForCausalLM",), read_gemma3, write_gemma3, weight_maps, IGNORED)
+_DEFAULTS = {"sliding_window": LARGEST_WINDOW, "num_key_value_heads": 4}
+_CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+GEMMA2 = Family(
+    "gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, weight_maps, IGNORED, defaults=_DEFAULTS | _CAPS
+)
+GEMMA3 = Family(
+    "gemma3_text", ("Gemma3ForCausalLM",), read_gemma3, write_gemma3, weight_maps, IGNORED, defaults=_DEFAULTS
+)

@@ -147,6 +147,30 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
 
 
 LLAMA = Family("llama", ("LlamaForCausalLM",), read_llama, write_llama, weight_maps, IGNORED)
-MISTRAL = Family("mistral", ("MistralForCausalLM",), read_mistral, write_mistral, weight_maps, IGNORED)
-QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2, write_qwen2, weight_maps, IGNORED)
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3, write_qwen3, weight_maps, IGNORED)
+MISTRAL = Family(
+    "mistral",
+    ("MistralForCausalLM",),
+    read_mistral,
+    write_mistral,
+    weight_maps,
+    IGNORED,
+    defaults={"sliding_window": 4096, "num_key_value_heads": 8},
+)
+QWEN2 = Family(
+    "qwen2",
+    ("Qwen2ForCausalLM",),
+    read_qwen2,
+    write_qwen2,
+    weight_maps,
+    IGNORED,
+    defaults={"num_key_value_heads": 32},
+)
+QWEN3 = Family(
+    "qwen3",
+    ("Qwen3ForCausalLM",),
+    read_qwen3,
+    write_qwen3,
+    weight_maps,
+    IGNORED,
+    defaults={"num_key_value_heads": 32, "head_dim": 128},
+)

@@ -157,6 +157,21 @@ def _count(block: BlockConfig) -> int:
     return one(block, ExpertsConfig).experts
 
 
-MIXTRAL = Family("mixtral", ("MixtralForCausalLM",), read_mixtral, write_mixtral, mixtral_weight_maps, IGNORED)
-_QWEN3_MOE = ("Qwen3MoeForCausalLM",)
-QWEN3_MOE = Family("qwen3_moe", _QWEN3_MOE, read_qwen3_moe, write_qwen3_moe, qwen3_moe_weight_maps, IGNORED)
+MIXTRAL = Family(
+    "mixtral",
+    ("MixtralForCausalLM",),
+    read_mixtral,
+    write_mixtral,
+    mixtral_weight_maps,
+    IGNORED,
+    defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "num_experts_per_tok": 2},
+)
+QWEN3_MOE = Family(
+    "qwen3_moe",
+    ("Qwen3MoeForCausalLM",),
+    read_qwen3_moe,
+    write_qwen3_moe,
+    qwen3_moe_weight_maps,
+    IGNORED,
+    defaults={"num_key_value_heads": 4, "num_experts_per_tok": 8},
+)

@@ -65,4 +65,4 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         yield WeightMap(halves, (f"model.layers.{i}.mlp.gate_up_proj.weight",), Concatenated())
 
 
-FAMILY = Family("phi3", ("Phi3ForCausalLM",), read, write, weight_maps, IGNORED)
+FAMILY = Family("phi3", ("Phi3ForCausalLM",), read, write, weight_maps, IGNORED, defaults={"rms_norm_eps": 1e-5})

@@ -228,5 +228,13 @@ def _factor(part: AttentionConfig | CrossAttentionConfig, width: int) -> float:
 
 _CLASSES, _TYPE = ("SwitchTransformersForConditionalGeneration",), EncoderDecoderConfig
 FAMILY = Family(
-    "switch_transformers", _CLASSES, read, write, weight_maps, IGNORED, config_type=_TYPE, as_stored=as_stored
+    "switch_transformers",
+    _CLASSES,
+    read,
+    write,
+    weight_maps,
+    IGNORED,
+    config_type=_TYPE,
+    as_stored=as_stored,
+    defaults={"num_decoder_layers": 12},
 )
