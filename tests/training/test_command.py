@@ -56,6 +56,26 @@ def test_overrides_reach_any_depth_and_any_kind() -> None:
     assert config.training.clip is None
 
 
+def test_training_and_preparing_tell_what_became_of_the_documents(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f'{{"text": "line {i} of a text that is long enough to fill rows of sixteen"}}' for i in range(60)]
+    bad = ['{"text": ', '{"body": "x"}'] * 15
+    (here / "half.jsonl").write_text("\n".join([*rows, *bad]))
+    told = (
+        "90 seen, 60 kept, 30 skipped (15 bad json, the first at half.jsonl:61; 15 missing field, the first at half.js"
+    )
+    assert main(["train", "tiny.yaml", "data=half.jsonl", *WORDS]) == 0
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert main(["train", "runs/tiny", "training.steps=4"]) == 0  # resumed, from the shards
+    assert told in " ".join(capsys.readouterr().out.split())
+    for _ in range(2):
+        assert main(["data", "prepare", "half.jsonl", "-o", "out", "--tokenizer", "runs/tiny/tokenizer.json"]) == 0
+        assert told in capsys.readouterr().out
+    assert main(["tokenizer", "train", "half.jsonl", "-o", "new.json"]) == 0
+    assert told in capsys.readouterr().err
+
+
 def test_a_bare_path_for_data_finds_its_reader() -> None:
     config = apply_overrides(RECIPES["first"](), parse_overrides(["data=text.txt"]))
     assert config.data.sources == (TextSource(path="text.txt"),) and isinstance(config.data.split, TailSplit)

@@ -31,11 +31,14 @@ def train(
 ) -> None:
     """Train a tokenizer on text: heddle tokenizer train corpus.txt --kind bpe vocab=8192."""
     from heddle.core import decode
-    from heddle.data.sources import corpus_for
+    from heddle.data.sources import DocumentCounter, corpus_for
     from heddle.text.tokenizers import TokenizerConfig
 
     config = decode(TokenizerConfig, {"kind": kind} | settings_of(words or []))
     check_output(out)
-    made = config.train(corpus_for(data).sample())
+    counter = DocumentCounter()
+    made = config.train(corpus_for(data).sample(counter=counter))
+    if counter.faulty:
+        typer.echo(f"heddle: documents: {counter}", err=True)
     made.save(out)
     typer.echo(f"{out}: {kind}, {made.vocab:,} tokens")

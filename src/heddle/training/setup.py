@@ -13,6 +13,7 @@ from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of
 from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
 from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
+from heddle.data.shards import Prepared
 from heddle.models import training_flops
 from heddle.models.networks import Model
 from heddle.nn.quantization import use_float8
@@ -98,7 +99,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     model.to(hardware.device)
     model.reserve(config.rows.max_length)
     plan = build_training_plan(config, prepared)
-    _announce(model, plan, wants_compile(config, model, hardware), env.reporter)
+    _announce(model, plan, prepared, wants_compile(config, model, hardware), env.reporter)
     trainer = Trainer(
         folder=env.folder,
         model=model,
@@ -180,8 +181,10 @@ def resume(trainer: Trainer, found: Checkpoint, reporter: Reporter) -> None:
         reporter.message("changed: the data's files, since the checkpoint (size, date or split)", "warning")
 
 
-def _announce(model: Model, plan: RowPlan, compiles: bool, reporter: Reporter) -> None:
-    """Report which weights are trained, where not all are, which pairs are too long, and that the step compiles."""
+def _announce(model: Model, plan: RowPlan, prepared: list[Prepared], compiles: bool, reporter: Reporter) -> None:
+    """Report what became of the documents, which weights are trained, where not all are, and that the step compiles."""
+    for corpus in prepared:
+        reporter.message(f"documents: {corpus.counter}", "warning" if corpus.counter.faulty else "plain")
     if (words := describe_trainable(model)) is not None:
         reporter.message(words)
     for reason, count in plan.skipped.items():

@@ -48,7 +48,7 @@ class Prepared:
     folder: Path
     fingerprint: str
     pairs: bool
-    counter: dict[str, Any]
+    counter: DocumentCounter  # what became of the documents of both sides
     reused: bool = False
 
     @property
@@ -109,7 +109,7 @@ def prepare(
             tokenizer.save(new / TOKENIZER)
             if chat_encoder is not None:
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
-            made = Prepared(folder, fingerprint, writers.form == "pairs", counter.plain())
+            made = Prepared(folder, fingerprint, writers.form == "pairs", counter)
             write_json(new / RECORD, _record(made, corpus, tokenizer))
             return _publish(new, made)
 
@@ -120,8 +120,9 @@ def open_prepared(folder: Path) -> Prepared | None:
         record = parse_json(read_text(folder / RECORD), str(folder / RECORD))
         if record["format"] != FORMAT or not (folder / Side.TRAIN).is_dir() or not (folder / Side.VALID).is_dir():
             return None
-        return Prepared(folder, record["fingerprint"], record["pairs"], record["ledger"], reused=True)
-    except (HeddleError, KeyError, TypeError):
+        counter = DocumentCounter.from_plain(record["ledger"])
+        return Prepared(folder, record["fingerprint"], record["pairs"], counter, reused=True)
+    except (HeddleError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
@@ -140,7 +141,7 @@ def _record(made: Prepared, corpus: CorpusConfig, tokenizer: Tokenizer) -> dict[
         "tokenizer": tokenizer.fingerprint,
         "pairs": made.pairs,
         "corpus": encode(corpus),
-        "ledger": made.counter,
+        "ledger": made.counter.plain(),
     }
 
 
