@@ -36,7 +36,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def train(
     *words: str, data: str = "data={sources: [{kind: text, path: corpus.txt}], split: {kind: tail}}"
 ) -> list[str]:
-    return ["train", "first", data, *SMALL, *words]
+    given = {word.partition("=")[0] for word in words}
+    return ["train", "first", data, *(word for word in SMALL if word.partition("=")[0] not in given), *words]
 
 
 def plain(path: str) -> str:

@@ -52,7 +52,9 @@ METRICS: dict[str, str] = {"rate": "learning_rate"}
 
 # What came, went, or got another value (here with the new one), by category: configs, recipes, options, public,
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
+_CSV = "source/csv .path .text .target .delimiter .longest"
 ADDED: dict[str, list[str]] = {
+    "configs": [name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()],
     "options": ["tokenizer train --force", "correct --force", "rescore --force"],
 }
 REMOVED: dict[str, list[str]] = {}

@@ -276,9 +276,11 @@ def test_a_template_of_the_model_s_is_used_unless_the_corpus_names_one(tmp_path:
 def test_rows_that_the_template_refuses_are_counted_with_its_words(tmp_path: Path) -> None:
     rows = [*rows_of(60), {"messages": [{"role": "critic", "content": "no"}]}, {"messages": TURNS[:1]}]
     counter = made(tmp_path, *rows, template="llama2", split="hash").counter
-    assert (counter["seen"], counter["kept"]) == (62, 60) and counter["skipped"] == {"bad_turns": 1, "no_answer": 1}
-    assert "rows.jsonl:61 (" in counter["examples"]["bad_turns"] and "got critic" in counter["examples"]["bad_turns"]
-    with pytest.raises(DataError, match=r"no documents to learn from: 1 seen, 0 kept, 1 skipped \(1 no_answer\)"):
+    assert (counter.seen, counter.kept) == (62, 60) and counter.skipped == {"bad_turns": 1, "no_answer": 1}
+    example = counter.examples[SkipReason.BAD_TURNS]
+    assert "rows.jsonl:61 (" in example and "got critic" in example
+    wanted = r"no documents to learn from: 1 seen, 0 kept, 1 skipped \(1 no answer, the first at .*:1\)"
+    with pytest.raises(DataError, match=wanted):
         made(tmp_path, {"messages": TURNS[:1]})
 
 

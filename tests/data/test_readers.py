@@ -1,7 +1,9 @@
 """Readers: every source's documents and counts, plain paths, compression, encodings, and what is refused."""
 
 import bz2
+import csv
 import gzip
+import io
 import json
 import lzma
 import os
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from heddle.core import ConfigError, DataError, MissingExtra, UsageError, decode, encode, kinds
+from heddle.data.shards import prepare
 from heddle.data.sources import (
     CorpusConfig,
     DatasetsSource,
@@ -32,7 +35,9 @@ from heddle.data.sources import (
     source_for,
 )
 from heddle.data.sources.documents import DigestSet
-from heddle.data.sources.readers import TsvSource
+from heddle.data.sources.readers import CsvSource, TsvSource
+from heddle.data.sources.records import array_items
+from heddle.text.tokenizers import ByteTokenizer
 
 
 def read(source: SourceConfig) -> tuple[list[Document], DocumentCounter]:
@@ -172,6 +177,80 @@ def test_jsonl_names_what_it_skips(tmp_path: Path) -> None:
         SkipReason.NOT_UTF8: 1,
         SkipReason.TOO_LONG: 1,
     }
+
+
+def test_a_json_array_holds_strings_or_objects(tmp_path: Path) -> None:
+    rows = [
+        "plain",
+        {"text": 'a, "b" \\ [c] \ud83d\ude42', "more": [{"text": "no"}]},
+        3,
+        {"txt": "x"},
+        "",
+        {"text": "last"},
+    ]
+    path = put(tmp_path / "a.json", json.dumps(rows, indent=2))
+    found, counter = read(source_for(path))
+    assert [(d.text, d.origin) for d in found] == [
+        ("plain", f"{path}:1"),
+        ('a, "b" \\ [c] \U0001f642', f"{path}:2"),
+        ("last", f"{path}:6"),
+    ]
+    assert counter.skipped == {SkipReason.BAD_JSON: 1, SkipReason.MISSING_FIELD: 1, SkipReason.EMPTY: 1}
+    pairs = put(tmp_path / "b.json", json.dumps([{"en": "cat", "de": "Katze"}, "x"]))
+    found, counter = read(JsonlSource(path=pairs, text="en", target="de"))
+    assert [(d.text, d.target) for d in found] == [("cat", "Katze")] and counter.skipped.total() == 1
+    assert texts(source_for(put(tmp_path / "c.json", '{"text": "a"}\n{"text": "b"}\n'))) == ["a", "b"]
+    assert (
+        source_for(put(tmp_path / "d.json", json.dumps([{"messages": [{"role": "user", "content": "x"}]}]))).kind
+        == "chat"
+    )
+
+
+@pytest.mark.parametrize("block", [1, 2, 7, 64])
+def test_a_json_array_is_read_in_blocks_of_any_size(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heddle.data.sources.records.BLOCK", block)
+    rows = ["a\\", 'b"', "[c],", "\\\\", {"x": [1, {"y": "]"}], "text": "d"}, ["e"], 1.5, None]
+    for text in (json.dumps(rows), json.dumps(rows, indent=1)):
+        items = list(array_items(io.BufferedReader(io.BytesIO(text.encode())), 100))
+        assert [json.loads(item or b"") for item in items] == rows
+    items = list(array_items(io.BufferedReader(io.BytesIO(json.dumps(["a", "b" * 200, "c"]).encode())), 100))
+    assert items[1] is None and items[0] == b'"a"' and len(items) == 3
+
+
+def test_a_json_array_that_is_cut_gives_what_comes_before(tmp_path: Path) -> None:
+    found, counter = read(source_for(put(tmp_path / "a.json", '["a", "b", "c')))
+    assert [d.text for d in found] == ["a", "b"] and counter.skipped == {SkipReason.BAD_JSON: 1}
+    found, counter = read(source_for(put(tmp_path / "b.json", '{\n "data": ["a"]\n}')))
+    assert not found and counter.skipped == {SkipReason.BAD_JSON: 3}
+
+
+def test_csv_columns_by_name_and_by_number(tmp_path: Path) -> None:
+    table = 'id,text,label\r\n1,"one, ""two""\r\nand three",x\r\n\r\n2,short\n3\n4, ,y\n5,\ufffd,z\n'
+    path = put(tmp_path / "a.csv", "\ufeff" + table)
+    found, counter = read(source_for(path))
+    assert [(d.text, d.origin) for d in found] == [
+        ('one, "two"\nand three', f"{path}:2"),
+        ("short", f"{path}:5"),
+        ("\ufffd", f"{path}:8"),
+    ]
+    assert counter.skipped == {SkipReason.EMPTY: 2, SkipReason.MISSING_FIELD: 1}
+    assert [d.target for d in read(CsvSource(path=path, target="label"))[0]] == ["x", "z"]
+    other = put(tmp_path / "B.CSV", "first;1\nsecond;2\n")
+    with pytest.raises(DataError, match=r"no column 'text'; the header has first;1: name one, or give its number"):
+        texts(source_for(other))
+    assert texts(CsvSource(path=other, text=0, delimiter=";")) == ["first", "second"]
+    assert [d.text for d in read(CsvSource(path=str(tmp_path), text=1))[0]][-1] == "\ufffd"
+    with pytest.raises(ConfigError, match="delimiter: want one character"):
+        CsvSource(path=path, delimiter=",,")
+
+
+def test_csv_names_what_it_skips(tmp_path: Path) -> None:
+    rows = b"text\nfirst\n\xff\n" + b"x" * 200 + b"\n" + b"more\n" * 1000 + b"a\0b\n" + b'"never closed\n'
+    rows += b"line\n" * 30
+    found, counter = read(CsvSource(path=put(tmp_path / "a.csv", rows), longest=100))
+    assert [d.text for d in found][:1] == ["first"]
+    assert counter.skipped == {SkipReason.NOT_UTF8: 1, SkipReason.TOO_LONG: 2, SkipReason.BINARY: 1}
+    assert csv.field_size_limit() == 131_072
 
 
 def test_jsonl_and_tsv_give_pairs(tmp_path: Path) -> None:
@@ -422,10 +501,18 @@ def test_a_sample_is_even_bounded_and_the_whole_when_it_fits(tmp_path: Path) -> 
 
 
 def test_a_sample_of_nothing_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^no documents to learn from: 1 seen, 0 kept, 1 skipped \(1 binary\)"):
+    with pytest.raises(
+        DataError, match=r"^no documents to learn from: 1 seen, 0 kept, 1 skipped \(1 binary, the first at .*\)"
+    ):
         corpus_for(put(tmp_path / "a.txt", b"\0")).sample()
     with pytest.raises(DataError, match=r"^split hash: none of 1 documents for train; hold out less$"):
         lines_corpus(tmp_path, ["a"], split=encode(HashSplit(fraction=1 - 1e-9))).sample()
+
+
+def test_a_split_is_not_blamed_for_documents_that_were_skipped(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.jsonl", '{"text": "a"}\n{\n{\n{"txt": "b"}\n')
+    with pytest.raises(DataError, match=r"^documents: 4 seen, 1 kept, 3 skipped \(2 bad json, the first at .*:2; 1 mi"):
+        prepare(corpus_for(path), ByteTokenizer().train([]), tmp_path / "out")
 
 
 def test_the_ledger_says_its_counts_in_one_line() -> None:
@@ -437,5 +524,5 @@ def test_the_ledger_says_its_counts_in_one_line() -> None:
     assert not counter.balanced
     counter.skip(SkipReason.EMPTY, "b")
     assert counter.balanced
-    assert str(counter) == "3 seen, 1 kept, 2 skipped (2 empty)"
+    assert str(counter) == "3 seen, 1 kept, 2 skipped (2 empty, the first at a)"
     assert counter.plain()["examples"] == {"empty": "a"}

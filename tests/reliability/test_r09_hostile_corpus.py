@@ -16,7 +16,8 @@ import pytest
 
 from heddle.data.shards import Shards, prepare
 from heddle.data.sources import CorpusConfig, DocumentCounter, HashSplit, JsonlSource, TextSource
-from heddle.data.sources.readers import Split, TsvSource
+from heddle.data.sources.readers import CsvSource, TsvSource
+from heddle.data.sources.records import Split
 from heddle.text.tokenizers import ByteTokenizer
 
 KEPT = "kept"
@@ -135,7 +136,7 @@ def read(folder: Path, split: Split) -> dict[str, object]:
     skip = counter.skip
     counter.skip = lambda reason, origin: (skip(reason, origin), skips.setdefault(origin, str(reason)))  # type: ignore
     corpus = CorpusConfig(sources=(TextSource(path=str(folder), split=split),), split=HashSplit(fraction=0.5))
-    for _, document in corpus.placed(counter):
+    for _, document in corpus.split_documents(counter):
         (folder / "z vanishing").unlink(missing_ok=True)
         kept.add(document.origin)
     assert counter.balanced, str(counter)
@@ -154,7 +155,8 @@ def peak() -> float:
 
 def child(folder: Path) -> None:
     """Read the folder in every way, prepare it, and print what happened and the peak of memory."""
-    for source in (JsonlSource(path=str(folder / "*")), TsvSource(path=str(folder / "*"))):
+    every = str(folder / "*")
+    for source in (JsonlSource(path=every), TsvSource(path=every), CsvSource(path=every, text=0)):
         counter = DocumentCounter()
         for _ in source.documents(counter):
             counter.keep()
@@ -163,7 +165,7 @@ def child(folder: Path) -> None:
     corpus = CorpusConfig(sources=(TextSource(path=str(folder)),), split=HashSplit(fraction=0.5))
     made = prepare(corpus, ByteTokenizer().train([]), folder.parent / "prepared")
     counts = [Shards.open(side).count for side in (made.train, made.valid)]
-    found["prepared"] = [made.counter["kept"], sum(counts)]
+    found["prepared"] = [made.counter.kept, sum(counts)]
     found["peak"] = peak()
     print(json.dumps(found))
 

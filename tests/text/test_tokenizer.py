@@ -57,6 +57,25 @@ def test_the_most_frequent_characters_and_words_are_kept() -> None:
     assert often.decode(often.encode("the cat sat on")) == "the \ufffd sat on"
 
 
+@pytest.mark.parametrize("text", ["a a a b b c \ufffd", "a a a \ufffd \ufffd b b c"])
+@pytest.mark.parametrize("vocab", [None, 4, 5])
+@pytest.mark.parametrize("punctuation", ["apart", "attached"])
+def test_a_replacement_character_in_the_text_is_unknown_and_shares_no_id(text: str, vocab: int, punctuation) -> None:
+    words = WordTokenizer(vocab=vocab, punctuation=punctuation).train([text])
+    assert (words.vocab, words.end, words.unknown) == (vocab or 5, (vocab or 5) - 1, 0)
+    assert sorted(filter(None, words.names())) == sorted({words.token(id) for id in range(words.vocab)})
+    assert words.end not in words.encode(f"{text} elsewhere")
+    assert words.encode("a \ufffd elsewhere") == [1, 0, 0]
+
+
+def test_a_tokenizer_whose_text_becomes_a_special_token_is_refused(tmp_path: Path) -> None:
+    plain = WordTokenizer().train(["a b c"]).plain()
+    plain["model"]["vocab"] = {"a": 1, "b": 2, "c": 3, "\ufffd": 4}  # as once written, from text with U+FFFD
+    (tmp_path / "tokenizer.json").write_text(json.dumps(plain))
+    with pytest.raises(UsageError, match=r"<\|end\|> and '\ufffd' share the id 4"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
 def test_words_may_keep_their_punctuation() -> None:
     text = "N <unk> it 's 3.5\n"
     apart, attached = (WordTokenizer(punctuation=p).train([text]) for p in ("apart", "attached"))

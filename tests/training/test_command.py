@@ -57,6 +57,68 @@ def test_overrides_reach_any_depth_and_any_kind() -> None:
     assert config.training.clip is None
 
 
+def test_training_and_preparing_tell_what_became_of_the_documents(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f'{{"text": "line {i} of a text that is long enough to fill rows of sixteen"}}' for i in range(60)]
+    bad = ['{"text": ', '{"body": "x"}'] * 15
+    (here / "half.jsonl").write_text("\n".join([*rows, *bad]))
+    told = (
+        "90 seen, 60 kept, 30 skipped (15 bad json, the first at half.jsonl:61; 15 missing field, the first at half.js"
+    )
+    assert main(["train", "tiny.yaml", "data=half.jsonl", *WORDS]) == 0
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert main(["train", "runs/tiny", "training.steps=4"]) == 0  # resumed, from the shards
+    assert told in " ".join(capsys.readouterr().out.split())
+    for _ in range(2):
+        assert main(["data", "prepare", "half.jsonl", "-o", "out", "--tokenizer", "runs/tiny/tokenizer.json"]) == 0
+        assert told in capsys.readouterr().out
+    assert main(["tokenizer", "train", "half.jsonl", "-o", "new.json"]) == 0
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["*.txt", "!c.txt", "d: e.txt", "#f.txt", "[x].txt", "1e5", "true", "{a}.txt", "a: {b", "-"]
+)
+def test_text_fields_take_their_words_literally(here: Path, name: str) -> None:
+    (here / name).write_text("some text")
+    words = [f"data={name}", f"init={name}", f"hardware.device={name}"]
+    config = apply_overrides(RECIPES["first"](), parse_overrides(words))
+    assert config.data.sources == (TextSource(path=name),)
+    assert (config.init, config.hardware.device) == (name, name) and type(config.init) is str
+    assert apply_overrides(config, parse_overrides([f"data.sources.0.path=x{name}"])).data.sources[0].path == f"x{name}"  # type: ignore[attr-defined]
+
+
+def test_other_fields_take_what_their_words_mean(here: Path) -> None:
+    (here / "a.csv").write_text("text\nx\n")
+    for given, wanted in {"3": 3, "title": "title", "1e5": "1e5", "#a": "#a"}.items():
+        config = apply_overrides(RECIPES["first"](), parse_overrides(["data=a.csv", f"data.sources.0.text={given}"]))
+        assert config.data.sources[0].text == wanted  # type: ignore[attr-defined]
+    config = apply_overrides(
+        RECIPES["first"](), parse_overrides(["name=2024", "init=null", "seed=12", "stop.minutes=.5"])
+    )
+    assert (config.name, config.init, config.seed, config.stop.minutes) == ("2024", None, 12, 0.5)
+    with pytest.raises(ConfigError, match="seed: want valid YAML"):
+        apply_overrides(RECIPES["first"](), parse_overrides(["seed=!x"]))
+    with pytest.raises(ConfigError, match=r"hardware\.compile: want one of auto, on, graphs, off, got 'offf'; did you"):
+        apply_overrides(RECIPES["first"](), parse_overrides(["hardware.compile=offf"]))
+
+
+def test_a_key_that_is_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "data=a.txt", "data=b.txt"]) == 2
+    assert "data: given twice; want each key once; several files are one path (data=FOLDER" in capsys.readouterr().err
+    assert main(["train", "tiny.yaml", "seed=1", "training.steps=2", "seed=1"]) == 2
+    assert capsys.readouterr().err == "heddle: seed: given twice; want each key once\n"
+    assert main(["tokenizer", "train", "text.txt", "vocab=300", "vocab=400"]) == 2
+    assert "vocab: given twice" in capsys.readouterr().err
+
+
+def test_several_sources_are_a_list(here: Path) -> None:
+    words = ["data.sources=[{kind: text, path: a.txt}, {kind: text, path: b.txt}]"]
+    config = apply_overrides(RECIPES["first"](), parse_overrides(words))
+    assert config.data.sources == (TextSource(path="a.txt"), TextSource(path="b.txt"))
+
+
 def test_a_bare_path_for_data_finds_its_reader() -> None:
     config = apply_overrides(RECIPES["first"](), parse_overrides(["data=text.txt"]))
     assert config.data.sources == (TextSource(path="text.txt"),) and isinstance(config.data.split, TailSplit)

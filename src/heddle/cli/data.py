@@ -51,7 +51,7 @@ def prepare(
     made = _tokenizer(tokenizer, corpus)
     with counted("prepare", TerminalConsole(stderr=True)) as advance:
         prepared = write(corpus, made, out, advance, _template(tokenizer))
-    print_message(f"{out}: {'as it was, nothing has changed' if prepared.reused else _kept(prepared.counter)}")
+    print_message(f"{out}: {'as it was, nothing has changed; ' * prepared.reused}documents: {prepared.counter}")
     for side in (prepared.train, prepared.valid):
         for folder in (side / "source", side / "target") if prepared.pairs else (side,):
             shards = Shards.open(folder, verify=False)
@@ -83,10 +83,3 @@ def _template(name: str | None) -> str | None:
     if name is None or (Path(name).is_file() and Path(name).suffix == ".json"):
         return None
     return find_source(name).template()
-
-
-def _kept(counter: dict[str, object]) -> str:
-    counts = [f"{value:,} {name}" for name, value in counter.items() if isinstance(value, int)]
-    skipped = counter["skipped"]
-    assert isinstance(skipped, dict)
-    return ", ".join([*counts, *(f"{count:,} skipped as {reason}" for reason, count in skipped.items())])

@@ -78,8 +78,8 @@ def _report_skipped(counter: "DocumentCounter", own: bool) -> int:
         if own and not reason.fault:
             continue
         more = f", the first of {count:,}" if count > 1 else ""
-        note(f"{counter.examples[reason]}: left out, {reason.replace('_', ' ')}{more}")
-    return BAD_LINES if any(reason.fault for reason in counter.skipped) else 0
+        note(f"{counter.examples[reason]}: left out, {reason.words}{more}")
+    return BAD_LINES if counter.faulty else 0
 
 
 def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":

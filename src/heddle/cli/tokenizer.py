@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from heddle.cli.options import Force, Words, check_output, settings_of
-from heddle.cli.terminal import print_message
+from heddle.cli.terminal import note, print_message
 
 tokenizer = typer.Typer(rich_markup_mode=None)
 
@@ -33,11 +33,14 @@ def train(
 ) -> None:
     """Train a tokenizer on text: heddle tokenizer train corpus.txt --kind bpe vocab=8192."""
     from heddle.core import decode
-    from heddle.data.sources import corpus_for
+    from heddle.data.sources import DocumentCounter, corpus_for
     from heddle.text.tokenizers import TokenizerConfig, load_tokenizer
 
     config = decode(TokenizerConfig, {"kind": kind} | settings_of(words or []))
     check_output(out, lambda path: not load_tokenizer(path).papers(), force)  # an imported one has papers
-    made = config.train(corpus_for(data).sample())
+    counter = DocumentCounter()
+    made = config.train(corpus_for(data).sample(counter=counter))
+    if counter.faulty:
+        note(f"documents: {counter}")
     made.save(out)
     print_message(f"{out}: {kind}, {made.vocab:,} tokens")

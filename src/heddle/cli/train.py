@@ -12,6 +12,11 @@ from heddle.recipes import RECIPES
 from heddle.tasks.generation import sample_writer
 from heddle.training import ResolvedRun, TrainedRun, resolve_run, train_run
 
+SEVERAL = {
+    "data": "; several files are one path (data=FOLDER or 'data=*.txt') or a list of sources "
+    "(data.sources=[{kind: text, path: a.txt}, {kind: text, path: b.txt}])"
+}
+
 
 def train(target: str | None, overrides: list[str], print_only: bool, runs: Path = Path("runs")) -> int:
     """Train, and return the exit code: 0, or that of the signal that ended the run."""
@@ -30,7 +35,7 @@ def resolve(target: str | None, overrides: list[str], runs: Path = Path("runs"))
     """Return the run that the words of a command mean; without a target, the first recipe."""
     if target is None or "=" in target:
         target, overrides = "first", [*([target] if target else []), *overrides]
-    return resolve_run(target, parse_overrides(overrides), runs, RECIPES)
+    return resolve_run(target, parse_overrides(overrides, SEVERAL), runs, RECIPES)
 
 
 def _ending(done: TrainedRun) -> str:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
 from heddle.core.errors import ConfigError, brief, nearest
 from heddle.core.numbers import check_fields
+from heddle.core.raw_value import typed_value
 
 C = TypeVar("C", bound="Config")
 T = TypeVar("T", bound="Config")
@@ -169,6 +170,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 def decode_value(hint: Any, value: Plain, path: str, depth: int = 0) -> object:
     """Return a value as a type hint wants it, or refuse it by its path: what `decode` does for each field."""
+    value = typed_value(value, hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return _decode_union(arguments, value, path, depth)
@@ -341,7 +343,7 @@ def override(config: T, path: str, value: Plain) -> T:
 
 def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) -> Any:
     if not keys:
-        return decode_value(hint, _merge_kind(node, value), path)
+        return decode_value(hint, _merge_kind(node, typed_value(value, hint)), path)
     key, rest = keys[0], keys[1:]
     inner = f"{path}.{key}" if path else key
     if isinstance(node, Config):
@@ -371,7 +373,7 @@ def _override_field(node: Config, keys: list[str], value: Plain, path: str, hint
         return _construct(type(node), fields_of(node) | {key: changed}, path)
     try:
         if node.expand() is not node:
-            return node.amended(".".join(keys), value)
+            return node.amended(".".join(keys), typed_value(value, Any))
     except ConfigError as error:
         raise error.inside(path) from None
     raise ConfigError(inner, want=_fields(hints), got=key, near=nearest(key, hints))

@@ -143,7 +143,7 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
         if renamed is not None:
             log.warning(renamed)
         if path == "data" and isinstance(value, str):
-            value = encode(corpus_for(value))
+            value = encode(corpus_for(str(value)))
         if path == "model" and isinstance(value, str):
             value = _preset(value)
         if path == "training.batch" and config.rows.batch_field is not None:

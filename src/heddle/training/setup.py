@@ -59,7 +59,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reserve(config.rows.max_length)
-    _announce(model, plan, wants_compile(config, model, hardware), env.reporter)
+    _announce(model, plan, prepared, wants_compile(config, model, hardware), env.reporter)
     encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
     trainer = loop.Trainer(
         folder=env.folder,
@@ -166,8 +166,10 @@ def resume(trainer: loop.Trainer, found: Checkpoint, reporter: loop.Reporter) ->
         reporter.message("changed: the data's files, since the checkpoint (size, date or split)", "warning")
 
 
-def _announce(model: Model, plan: RowPlan, compiles: bool, reporter: loop.Reporter) -> None:
-    """Report which weights are trained, where not all are, which pairs are too long, and that the step compiles."""
+def _announce(model: Model, plan: RowPlan, prepared: list[Prepared], compiles: bool, reporter: loop.Reporter) -> None:
+    """Report what became of the documents, which weights are trained, where not all are, and that the step compiles."""
+    for corpus in prepared:
+        reporter.message(f"documents: {corpus.counter}", "warning" if corpus.counter.faulty else "plain")
     if (words := describe_trainable(model)) is not None:
         reporter.message(words)
     for reason, count in plan.skipped.items():

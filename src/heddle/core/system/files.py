@@ -5,13 +5,16 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import yaml
 
 from heddle.core.errors import ConfigError, UsageError, brief, first_line, system_faults
+from heddle.core.raw_value import RawValue
 
 LARGEST = 4 << 20  # bytes
 LONGEST_CONFIG = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
@@ -136,13 +139,22 @@ def read_config(path: Path) -> Any:
     return parse(read_text(path, LONGEST_CONFIG), str(path))
 
 
-def parse_overrides(words: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the key and the value of each `key=value`, in order; values are YAML."""
+def parse_overrides(words: Iterable[str], several: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, Any]]:
+    """Return the key and the value of each `key=value`, in order; a key that is given twice is refused.
+
+    A table is parsed as YAML; any other value is raw, and the field that it is for decides what it means. `several`
+    tells by key how more than one value is given.
+    """
+    found: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise UsageError(f"want key=value, got {word!r}")
-        yield key, parse_yaml(value, key)
+        if key in found:
+            raise UsageError(f"{key}: given twice; want each key once{several.get(key, '')}")
+        raw = RawValue.of(value, partial(parse_yaml, name=key))
+        found[key] = parse_yaml(value, key) if re.fullmatch(r"\s*\{.*\}\s*", value, re.DOTALL) else raw
+    return list(found.items())
 
 
 @contextlib.contextmanager

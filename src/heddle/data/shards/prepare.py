@@ -48,7 +48,7 @@ class Prepared:
     folder: Path
     fingerprint: str
     pairs: bool
-    counter: dict[str, Any]
+    counter: DocumentCounter  # what became of the documents of both sides
     reused: bool = False
     tokenizer_fingerprint: str = ""  # of the tokenizer that made the ids
     template_hash: str | None = None  # of the chat template; None: there is none, or an earlier version prepared it
@@ -126,14 +126,8 @@ def prepare(
             if chat_encoder is not None:
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
             template_hash = None if chat_encoder is None else _hash(chat_encoder.template)
-            made = Prepared(
-                folder,
-                fingerprint,
-                writers.form == "pairs",
-                counter.plain(),
-                tokenizer_fingerprint=tokenizer.fingerprint,
-                template_hash=template_hash,
-            )
+            marks = tokenizer.fingerprint, template_hash
+            made = Prepared(folder, fingerprint, writers.form == "pairs", counter, False, *marks)
             write_json(new / RECORD, _record(made, corpus))
             return _publish(new, made)
 
@@ -145,8 +139,9 @@ def open_prepared(folder: Path) -> Prepared | None:
         if record["format"] != FORMAT or not (folder / Side.TRAIN).is_dir() or not (folder / Side.VALID).is_dir():
             return None
         marks = record["tokenizer"], record.get("template")
-        return Prepared(folder, record["fingerprint"], record["pairs"], record["ledger"], True, *marks)
-    except (HeddleError, KeyError, TypeError):
+        counter = DocumentCounter.from_plain(record["ledger"])
+        return Prepared(folder, record["fingerprint"], record["pairs"], counter, True, *marks)
+    except (HeddleError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
@@ -166,7 +161,7 @@ def _record(made: Prepared, corpus: CorpusConfig) -> dict[str, Any]:
         "tokenizer": made.tokenizer_fingerprint,
         "pairs": made.pairs,
         "corpus": encode(corpus),
-        "ledger": made.counter,
+        "ledger": made.counter.plain(),
     }
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from heddle.core import part
-from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text
+from heddle.data.sources.decompress import file_stamp, find_files
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, Turns
-from heddle.data.sources.readers import JSONL, Longest, numbered, parse_row, whole_lines
+from heddle.data.sources.readers import JSON, Longest
+from heddle.data.sources.records import JsonRow, numbered, parse_row
 
 FIELDS = ("messages", "conversations", "dialog", "dialogue")
 SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "observation": "tool"}  # ShareGPT's names
@@ -18,7 +19,7 @@ Message = dict[str, object]
 
 @part("chat")
 class ChatSource(SourceConfig):
-    """Conversations: JSON lines, each an object with a list of turns.
+    """Conversations: JSON lines, or a JSON array in a `.json` file, of objects with a list of turns.
 
     turns: the field of that list; None: messages, conversations or dialog, whichever a row has.
     first: who speaks first where turns are plain texts, of user and assistant alternately.
@@ -33,8 +34,8 @@ class ChatSource(SourceConfig):
     longest: Longest = LONGEST
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
-        """Yield one document for each line."""
-        for path in find_files(self.path, *JSONL):
+        """Yield one document for each line, or each element of an array."""
+        for path in find_files(self.path, *JSON):
             for origin, raw in numbered(path, self.longest, counter):
                 row = parse_row(raw)
                 turns = row if isinstance(row, SkipReason) else self._turns(row)
@@ -45,10 +46,12 @@ class ChatSource(SourceConfig):
 
     def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
-        return [file_stamp(path) for path in find_files(self.path, *JSONL)]
+        return [file_stamp(path) for path in find_files(self.path, *JSON)]
 
-    def _turns(self, row: Mapping[str, object]) -> Turns | SkipReason:
+    def _turns(self, row: JsonRow) -> Turns | SkipReason:
         """Return the conversation that a row holds, or why it holds none."""
+        if isinstance(row, str):
+            return SkipReason.BAD_JSON
         field = _field(row) if self.turns is None else self.turns
         if field is None or field not in row:
             return SkipReason.MISSING_FIELD
@@ -68,17 +71,13 @@ class ChatSource(SourceConfig):
 
 
 def holds_chats(path: str) -> bool:
-    """Tell whether the first row of JSON lines is a conversation; one without turns is not counted."""
-    for file in find_files(path, *JSONL)[:1]:
-        try:
-            with open_text(file) as stream:
-                for _, line in zip(range(GLANCES), whole_lines(stream, LONGEST), strict=False):
-                    row = parse_row(line or b"")
-                    field = None if isinstance(row, SkipReason) else _field(row)
-                    if isinstance(row, dict) and (field is None or row[field]):
-                        return field is not None
-        except UnreadableFile:  # reported when it is read
-            return False
+    """Tell whether the first row of a JSON file is a conversation; one without turns is not counted."""
+    for file in find_files(path, *JSON)[:1]:
+        for _, (_, raw) in zip(range(GLANCES), numbered(file, LONGEST, DocumentCounter()), strict=False):
+            row = parse_row(raw)
+            field = _field(row) if isinstance(row, dict) else None
+            if isinstance(row, dict) and (field is None or row[field]):
+                return field is not None
     return False
 
 

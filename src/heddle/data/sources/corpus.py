@@ -24,7 +24,7 @@ from heddle.data.sources.chats import ChatSource, holds_chats
 from heddle.data.sources.decompress import file_extension, find_files
 from heddle.data.sources.documents import DigestSet, Document, DocumentCounter, SkipReason, SourceConfig, absolute_path
 from heddle.data.sources.prepared import RECORD, PreparedSource
-from heddle.data.sources.readers import JsonlSource, TextSource, TsvSource
+from heddle.data.sources.readers import CsvSource, JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
 from heddle.text.chat import find_template
 from heddle.text.tokenizers import Tokenizer, split_into_chunks
@@ -183,20 +183,19 @@ class CorpusConfig(Config):
         split_documents = self.split_documents(DocumentCounter() if counter is None else counter)
         return (document for side, document in split_documents if side is Side.VALID)
 
-    def sample(self, limit: int = SAMPLE) -> Iterator[str]:
+    def sample(self, limit: int = SAMPLE, counter: DocumentCounter | None = None) -> Iterator[str]:
         """Yield training text for a tokenizer: all of it, or a limited number of characters taken evenly.
 
         A corpus without any is refused, saying what became of its documents.
         """
-        return _sampled(self._training_texts(), limit)
+        return _sampled(self._training_texts(DocumentCounter() if counter is None else counter), limit)
 
     def check_sides(self, counts: dict[Side, int], counter: DocumentCounter) -> None:
         """Refuse a corpus, read to its end, that has no documents for one of these sides."""
         if not counter.balanced:
             raise AssertionError(f"documents lost count: {counter}")
         if not counter.kept:
-            where = next(iter(counter.examples.values()), "")
-            raise DataError("no documents to learn from: " + str(counter) + (f", the first {where}" if where else ""))
+            raise DataError(f"no documents to learn from: {counter}")
         for side, count in counts.items():
             if not count:
                 fix = (
@@ -204,10 +203,11 @@ class CorpusConfig(Config):
                     if side is Side.VALID
                     else "hold out less"
                 )
-                raise DataError(f"split {self.split.kind}: none of {counter.kept} documents for {side}; {fix}")
+                lost = f"documents: {counter}; " if counter.faulty else ""
+                raise DataError(f"{lost}split {self.split.kind}: none of {counter.kept} documents for {side}; {fix}")
 
-    def _training_texts(self) -> Iterator[str]:
-        counter, count = DocumentCounter(), 0
+    def _training_texts(self, counter: DocumentCounter) -> Iterator[str]:
+        count = 0
         for side, document in self.split_documents(counter):
             if side is Side.TRAIN:
                 count += 1
@@ -265,7 +265,7 @@ def _sampled(texts: Iterator[str], limit: int) -> Iterator[str]:
 
 
 def source_for(path: str) -> SourceConfig:
-    """Return the source that a path means, by its ending, of JSON lines by the first; `builtin` is Python's library."""
+    """Return the source that a path means, by its ending, of JSON by the first row; `builtin` is Python's library."""
     if path == "builtin":
         return BuiltinSource()
     here = Path(path).expanduser()
@@ -273,7 +273,7 @@ def source_for(path: str) -> SourceConfig:
         return PreparedSource(path=path)
     if here.is_dir() and {p.name for p in here.iterdir()} & {"dataset_info.json", "dataset_dict.json"}:
         return DatasetsSource(name=path)
-    found = {_reader(file) for file in find_files(path)}
+    found = {READERS.get(file_extension(file).lower(), TextSource) for file in find_files(path)}
     if len(found) > 1:
         names = ", ".join(sorted(str(reader.kind) for reader in found))
         raise UsageError(f"{path}: holds files of several kinds ({names}); name one, such as '{path}/*.jsonl'")
@@ -283,16 +283,15 @@ def source_for(path: str) -> SourceConfig:
     return ChatSource(path=path) if reader is JsonlSource and holds_chats(path) else reader(path=path)
 
 
-def _reader(file: Path) -> type[TextSource] | type[JsonlSource] | type[TsvSource] | type[ParquetSource]:
-    match file_extension(file):
-        case ".jsonl" | ".ndjson":
-            return JsonlSource
-        case ".tsv":
-            return TsvSource
-        case ".parquet":
-            return ParquetSource
-        case _:
-            return TextSource
+FileReader = type[TextSource] | type[JsonlSource] | type[TsvSource] | type[CsvSource] | type[ParquetSource]
+READERS: dict[str, FileReader] = {
+    ".jsonl": JsonlSource,
+    ".ndjson": JsonlSource,
+    ".json": JsonlSource,
+    ".tsv": TsvSource,
+    ".csv": CsvSource,
+    ".parquet": ParquetSource,
+}
 
 
 def corpus_for(path: str) -> CorpusConfig:

@@ -47,7 +47,7 @@ def find_files(path: str, *patterns: str) -> list[Path]:
     """
     here = Path(path).expanduser()
     if here.is_dir():
-        return sorted(p for p in _walk(here) if not patterns or any(fnmatch(p.name, pattern) for pattern in patterns))
+        return sorted(p for p in _walk(here) if not patterns or any(_fits(p.name, pattern) for pattern in patterns))
     if glob.has_magic(path) and not os.path.lexists(here):
         found = [Path(p) for p in glob.glob(str(here), recursive=True)]
         files = sorted(p for p in found if not p.is_dir())
@@ -57,6 +57,11 @@ def find_files(path: str, *patterns: str) -> list[Path]:
     if not os.path.lexists(here):
         raise UsageError(f"{path}: no such file{_suggest(here)}")
     return [here]
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Tell whether a name fits a pattern; `*.csv` fits `A.CSV` too."""
+    return fnmatch(name, pattern) or fnmatch(name.lower(), pattern)
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,11 @@ class SkipReason(StrEnum):
     TOO_LONG = "too_long"
     BAD_TURNS = "bad_turns"  # no conversation, or none that the template takes
     NO_ANSWER = "no_answer"  # a conversation in which the assistant says nothing
+
+    @property
+    def words(self) -> str:
+        """Return the reason as messages call it."""
+        return self.replace("_", " ")
 
     @property
     def fault(self) -> bool:
@@ -121,9 +126,28 @@ class DocumentCounter:
             "examples": {str(reason): origin for reason, origin in sorted(self.examples.items())},
         }
 
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """Return the counter whose `plain` this is."""
+        counter = cls()
+        counter.seen, counter.kept = int(plain["seen"]), int(plain["kept"])
+        counter.skipped.update({SkipReason(reason): int(count) for reason, count in plain["skipped"].items()})
+        counter.examples |= {SkipReason(reason): str(origin) for reason, origin in plain["examples"].items()}
+        return counter
+
+    @property
+    def faulty(self) -> bool:
+        """Tell whether a document was skipped because something is wrong with it."""
+        return any(reason.fault for reason in self.skipped)
+
     def __str__(self) -> str:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.skipped.most_common())
-        return f"{self.seen} seen, {self.kept} kept, {self.skipped.total()} skipped" + (f" ({reasons})" * bool(reasons))
+        """Return the counts as a line: `4 seen, 1 kept, 3 skipped (3 bad json, the first at a.jsonl:2)`."""
+        reasons = [
+            f"{count:,} {reason.words}, the first at {self.examples[reason]}"
+            for reason, count in self.skipped.most_common()
+        ]
+        skipped = f", {self.skipped.total():,} skipped ({'; '.join(reasons)})" if reasons else ""
+        return f"{self.seen:,} seen, {self.kept:,} kept{skipped}"
 
 
 class SourceConfig(Config):

@@ -7,7 +7,7 @@ from typing import Any, Self
 from heddle.core import DataError, MissingExtra, UsageError, first_line, part, replace
 from heddle.data.sources.decompress import file_stamp, find_files, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, absolute_path
-from heddle.data.sources.readers import Value, document_of
+from heddle.data.sources.records import Value, document_of
 
 ROWS = 1024  # rows held at a time
 

@@ -134,12 +134,15 @@ class WordTokenizer(TokenizerConfig):
         pipeline.decoder = decoders.Sequence(
             [decoders.WordPiece(prefix="\0", cleanup=False), decoders.Fuse(), decoders.Replace(Regex(" ?\n ?"), "\n")]
         )
+        most = UNBOUNDED if size is None else size + 1  # one more, for U+FFFD as a word of the text
         trainer = trainers.WordLevelTrainer(
-            vocab_size=size or UNBOUNDED, min_frequency=self.least, special_tokens=[UNKNOWN], show_progress=False
+            vocab_size=most, min_frequency=self.least, special_tokens=[UNKNOWN], show_progress=False
         )
-        vocab = _train(pipeline, texts, trainer)
+        found = _train(pipeline, texts, trainer)
+        ranked = [UNKNOWN, *sorted(found.keys() - {UNKNOWN}, key=found.__getitem__)][:size]
         if size is not None:
-            self._check_filled(len(vocab), size)
+            self._check_filled(len(ranked), size)
+        vocab = {word: id for id, word in enumerate(ranked)}
         return _with_model(pipeline, models.WordLevel(vocab=vocab, unk_token=UNKNOWN))
 
 

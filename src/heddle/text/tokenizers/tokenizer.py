@@ -65,7 +65,7 @@ class Tokenizer:
         self._has_metaspace = pipeline.decoder is not None and METASPACE in pipeline.decoder.__getstate__().decode()
         self._boundaries: ChunkBoundaries = "words" if tokens is None else chunk_boundaries(pipeline)
         self.vocab: int = 1 + max(known.values())
-        self.special_tokens: SpecialTokens = _heddle_special_tokens(special_ids) if tokens is None else tokens
+        self.special_tokens: SpecialTokens = _heddle_special_tokens(special_ids, known) if tokens is None else tokens
         self.special_tokens.check(self.vocab, "tokenizer: special tokens")
         self.end: int = self.special_tokens.end
         self.special: Mapping[str, int] = MappingProxyType(special_ids)
@@ -174,7 +174,7 @@ class Tokenizer:
 
     def papers(self) -> dict[str, object]:
         """Return the config of special tokens to save beside the tokenizer; empty for one of Heddle's."""
-        ours = END in self.special and self.special_tokens == _heddle_special_tokens(self.special)
+        ours = END in self.special and self.special_tokens == _heddle_special_tokens(self.special, self.special)
         return {} if ours else {SPECIAL_TOKENS_KEY: special_tokens_to_json(self.special_tokens)}
 
     def _check(self, id: int) -> None:
@@ -253,8 +253,12 @@ def _unknown(pipeline: Pipeline) -> str:
     return UNKNOWN if pipeline.token_to_id(UNIGRAM_UNKNOWN) is None else UNIGRAM_UNKNOWN
 
 
-def _heddle_special_tokens(special: Mapping[str, int]) -> SpecialTokens:
-    """Return the special tokens of a tokenizer of Heddle, by their names."""
+def _heddle_special_tokens(special: Mapping[str, int], known: Mapping[str, int]) -> SpecialTokens:
+    """Return the special tokens of a tokenizer of Heddle, by their names; none may share its id with text."""
+    taken = {id: name for name, id in known.items() if name not in special}
+    for name, id in special.items():
+        if id in taken:
+            raise UsageError(f"tokenizer: {name} and {taken[id]!r} share the id {id}; train the tokenizer anew")
     if END not in special:
         names = ", ".join(special) or "none"
         raise UsageError(f"tokenizer: want a special token {END!r}, got {names}{hint(END, special)}")
