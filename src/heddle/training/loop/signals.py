@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -30,7 +31,7 @@ class Signals:
         self.caught = self.caught or which
 
     def __enter__(self) -> "Signals":
-        for which in CODES:
+        for which in CODES if threading.current_thread() is threading.main_thread() else ():  # others cannot
             self._before[which] = signal.signal(which, self._catch)
         return self
 
