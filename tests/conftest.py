@@ -6,7 +6,9 @@ import tempfile
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HEDDLE_CACHE", os.path.join(tempfile.gettempdir(), "heddle-tests"))  # not the user's
+os.environ["HEDDLE_CONFIG"] = tempfile.mkdtemp(prefix="heddle-tests-config-")  # what this user trusts: nothing
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,3 +38,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the one test that takes a minute, so that no process is left alone with it at the end."""
     items.sort(key=lambda item: "test_r29_gradients" not in item.nodeid)
+
+
+@pytest.fixture
+def fresh_user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Begin as a process does that has loaded no code of a user's, of a user who trusts none; return their folder."""
+    from heddle.core import user_code
+    from heddle.models.presets import PRESETS
+    from heddle.recipes import RECIPES
+
+    for name in ("_loaded", "_named", "_plugins"):
+        monkeypatch.setattr(user_code, name, {})
+    user_code._warn_of_other_code.cache_clear()
+    monkeypatch.setenv("HEDDLE_CONFIG", str(tmp_path / "settings"))
+    before = [(registry, dict(registry)) for registry in (RECIPES, PRESETS)]
+    yield tmp_path / "settings"
+    for registry, entries in before:
+        registry.clear()
+        registry.update(entries)

@@ -1,33 +1,57 @@
-"""Heddle: one library for the whole line of neural language models. `heddle.load`, `heddle.build`, `heddle.presets`."""
+"""Heddle: one library for the whole line of neural language models. `heddle.train`, `heddle.load`, `heddle.build`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heddle.core import HeddleError
+    from heddle.core.user_code import use
     from heddle.decoding.speculative import LookupDraft
     from heddle.lm import LM, load
-    from heddle.models.presets import build, presets
+    from heddle.models.presets import build, presets, register_preset
+    from heddle.recipes import register_recipe
+    from heddle.run import Run, train
     from heddle.tasks.generation import make_constraints as rules
 
 __version__ = "0.1.0"
-__all__ = ["LM", "HeddleError", "LookupDraft", "build", "load", "presets", "rules"]
+__all__ = [
+    "LM",
+    "HeddleError",
+    "LookupDraft",
+    "Run",
+    "build",
+    "load",
+    "presets",
+    "register_preset",
+    "register_recipe",
+    "rules",
+    "train",
+    "use",
+]
 
 _EXPORTS = {
     "HeddleError": ("heddle.core", "HeddleError"),
     "LM": ("heddle.lm", "LM"),
     "LookupDraft": ("heddle.decoding.speculative", "LookupDraft"),
+    "Run": ("heddle.run", "Run"),
     "build": ("heddle.models.presets", "build"),
     "load": ("heddle.lm", "load"),
     "presets": ("heddle.models.presets", "presets"),
+    "register_preset": ("heddle.models.presets", "register_preset"),
+    "register_recipe": ("heddle.recipes", "register_recipe"),
     "rules": ("heddle.tasks.generation", "make_constraints"),
+    "train": ("heddle.run", "train"),
+    "use": ("heddle.core.user_code", "use"),
 }
+_AFTER_PLUGINS = {"build", "load", "presets", "train"}  # what knows more when installed packages are loaded
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used, so that `import heddle` costs nothing."""
     if name not in _EXPORTS:
         raise AttributeError(f"module 'heddle' has no attribute {name!r}")
+    if name in _AFTER_PLUGINS:
+        import_module("heddle.core.user_code").load_plugins()
     module, own = _EXPORTS[name]
     return getattr(import_module(module), own)
 

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heddle.arguments import as_id_rows, as_path, as_text, as_texts, check_words
-from heddle.checkpoints import find_source
-from heddle.core import ConfigError, UsageError, brief, system_faults
+from heddle.checkpoints import find_source, save_run
+from heddle.core import ConfigError, UsageError, brief, system_faults, user_code
 from heddle.core.system import choose_hardware
 from heddle.decoding import GenerationOptions, generation_config
 from heddle.decoding.generation import GenerationConfig, generate
@@ -177,6 +177,19 @@ class LM:
             raise UsageError(f"draft: want a model, or a draft such as heddle.LookupDraft(), got {brief(draft)}")
         return text_generator(self.model, self.tokenizer, draft)
 
+    def save(self, folder: str | Path) -> Path:
+        """Save the model and its tokenizer as a run, in a new folder; `heddle.load` and every command take it.
+
+        It works for any model, one of another library or one that was trained in a loop of your own:
+        `heddle.LM(model, tokenizer).save("runs/mine")`.
+        """
+        path = as_path(folder)
+        if path is None:
+            raise UsageError("save: want a folder, got None")
+        with system_faults(path):
+            save_run(self.model, self._tokenizer, self.origin.template, Path(path), self.origin.words)
+        return Path(path)
+
     def score(
         self,
         texts: Sequence[str],
@@ -274,6 +287,7 @@ def load(
     dtype: str | None = None,
     best: bool = False,
     weights: str = "auto",
+    trust_run: bool = False,
 ) -> LM:
     """Load a model, whatever its format; `lm.origin` and `repr` tell what was found.
 
@@ -281,11 +295,17 @@ def load(
     `package:NAME` the model of an installed package, None the newest run. A model without tokenizer files takes ids
     only. `dtype` is that of weights and computation, float32 by default. `weights` quantizes large matrices: int8 or
     int4 need less memory (all else is then bfloat16 on a GPU, unless a dtype is given) and cannot be trained (adapters
-    are merged); auto follows the dtype; the name of a float is the dtype itself.
+    are merged); auto follows the dtype; the name of a float is the dtype itself. A run with code of a stranger's is
+    refused, unless `trust_run` runs it, or `heddle.use` has loaded it.
     """
+    with user_code.trusting_runs(trust_run):
+        return _load(as_path(path), device, dtype, best, weights)
+
+
+def _load(path: str | Path | None, device: str, dtype: str | None, best: bool, weights: str) -> LM:
     check_words(device=device, weights=weights, **({} if dtype is None else {"dtype": dtype}))
     stored = _weight_format(weights, dtype)
-    source = find_source(as_path(path), best=best)
+    source = find_source(path, best=best)
     hardware = choose_hardware(device, stored.dtype)
     model = source.model(hardware)
     if stored.bits is not None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import typer
 import yaml
 from contract import cases
 
@@ -53,8 +52,7 @@ def said(*words: str) -> str:
 
 def options() -> Flat:
     """Return every verb's options and arguments."""
-    app = importlib.import_module("heddle.cli.main").app
-    return dict(_verbs(typer.main.get_command(app), ""))
+    return dict(_verbs(importlib.import_module("heddle.cli.main").command(), ""))
 
 
 def _verbs(command: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -174,6 +172,8 @@ def _type(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, core.Config):
         if _concrete(hint):
             return f"<{table_of(hint)}>"
+        if _top(hint) not in _families():  # whose kinds are all the user's own
+            return f"<{hint.__name__}>"
         return f"<{_families()[_top(hint)]}>" if hint is _top(hint) else f"<{_families()[_top(hint)]}: {_kinds(hint)}>"
     if origin in (types.UnionType, typing.Union):
         return " | ".join(_type(one) for one in inner)

@@ -50,12 +50,29 @@ STATE_DICT: dict[str, str] = {}
 # Names in metrics.jsonl: "rate": "learning_rate".
 METRICS: dict[str, str] = {"rate": "learning_rate"}
 
+RECIPES = ("first", "characters", "lstm_characters", "lstm", "awd_lstm", "awd_lstm_sgd", "gpt2", "speedrun", "finetune")
+ALL_RECIPES = (*RECIPES, "translate", "translate_attention", "translate_lstm")
+_VERBS = "chat check convert correct evaluate generate list rescore score show train translate"
+VERBS = (*_VERBS.split(), "bench train", "data prepare", "tokenizer train")
+
 # What came, went, or got another value (here with the new one), by category: configs, recipes, options, public,
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
 _CSV = "source/csv .path .text .target .delimiter .longest"
 ADDED: dict[str, list[str]] = {
-    "configs": [name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()],
-    "options": ["tokenizer train --force", "correct --force", "rescore --force"],
+    # code of the user's own; CSV files
+    "configs": [
+        *("run.callbacks", "run.use"),
+        *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
+    ],
+    "recipes": [f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use")],
+    "options": [
+        *("check", "check argument 1", "tokenizer train --force", "correct --force", "rescore --force"),
+        *(f"{verb} --{name}" for verb in VERBS for name in ("use", "trust-run")),
+    ],
+    "public": [
+        *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)"),
+        *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
+    ],
 }
 REMOVED: dict[str, list[str]] = {}
 # Options of generation; `strategy` names a decoding strategy that the library does not have.
@@ -64,17 +81,19 @@ max_tokens min_tokens samples seconds stretch alternatives chunk cache compile t
 seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
 """
 OPTION_NAMES = _OPTIONS.split()
-RECIPES = ("first", "characters", "lstm_characters", "lstm", "awd_lstm", "awd_lstm_sgd", "gpt2", "speedrun", "finetune")
+_NAMES = "HeddleError LM LookupDraft Run build load presets register_preset register_recipe rules train use"
+PUBLIC_NAMES = _NAMES.split()
 CHANGED: dict[str, dict[str, Any]] = {
     "configs": {
         "run.format": ["int", 3],
         "training.activation_checkpointing": ["none|selective|full", "none"],
         "training.reduction": ["fast|deterministic", "fast"],
     },
-    "recipes": {f"{recipe}: format": 3 for recipe in (*RECIPES, "translate", "translate_attention", "translate_lstm")},
+    "recipes": {f"{recipe}: format": 3 for recipe in ALL_RECIPES},
     "public": {
         **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("follow", "generate", "generate_ids", "stream")},
         "heddle.build(**options)": "2 options",
+        "heddle.__all__": PUBLIC_NAMES,
     },
 }
 

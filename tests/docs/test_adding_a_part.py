@@ -1,4 +1,4 @@
-"""The part on docs/adding_a_part.md is real: it is short, keeps every law, and is added as the page says."""
+"""The part on docs/adding_a_part.md is real: it keeps every law, works from outside, and is added as the page says."""
 
 import os
 import re
@@ -15,18 +15,24 @@ import torch
 from laws import laws
 from laws.cases import CHANNEL, around, own
 
+import heddle
+import heddle.data.sources
 import heddle.nn
-from heddle.core import ConfigError, replace
+import heddle.training.callbacks
+from heddle.cli.main import main
+from heddle.core import ConfigError, replace, user_code
 from heddle.models.networks import LanguageModelConfig
 from heddle.nn.base import Context, MixerConfig, Part, Place
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding_a_part.md").read_text(encoding="utf-8")
 SOURCE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
-FILE = re.findall(r"## 2\. Write it: `(src/heddle/nn/\w+/\w+\.py)`", PAGE)[0]
+OUTSIDE = re.findall(r"## 2\. Write it: `(\w+\.py)`", PAGE)[0]
+FILE = re.findall(r"becomes `(src/heddle/nn/\w+/\w+\.py)`", PAGE)[0]
 NAME = re.findall(r"__init__\.py` import `(\w+)`", PAGE)[0]
 KIND = re.findall(r'@part\("(\w+)"\)', SOURCE)[0]
-COMMAND = re.findall(r"```sh\n(.*?)\n```", PAGE)[0]
+COMMANDS, COMMAND = re.findall(r"```sh\n(.*?)\n```", PAGE, re.DOTALL)
+TINY = "model.layers=1 model.width=16 model.heads=2 tokenizer=byte rows.length=32 training.batch=2 validation_rows=2"
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +68,29 @@ def test_the_library_does_not_have_it_yet() -> None:
 @pytest.mark.parametrize("law", laws.ALL, ids=lambda law: law.__name__)
 def test_the_example_keeps_every_law(page: ModuleType, law: Callable[[LanguageModelConfig], None]) -> None:
     law(around(page.AverageAttentionConfig(), CHANNEL))
+
+
+@pytest.mark.usefixtures("fresh_user_code")
+def test_following_the_page_uses_the_part_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    Path(OUTSIDE).write_text(SOURCE, encoding="utf-8")
+    Path("my.txt").write_text("".join(f"Line {i} of a text that says what line {i} is.\n" for i in range(200)))
+    commands = [shlex.split(line, comments=True)[1:] for line in COMMANDS.splitlines()]
+    assert [words[0] for words in commands] == ["check", "train", "generate", "train"]
+    for words in commands:
+        more = [*TINY.split(), "training.steps=2"] if "--use" in words else []
+        small = [word.replace("training.steps=900", "training.steps=3") for word in words]
+        assert main([*small, *more]) == 0, words
+        if "--use" in words:
+            Path(OUTSIDE).unlink()  # the run has kept it
+        monkeypatch.setattr(user_code, "_loaded", {})
+        monkeypatch.setattr(user_code, "_named", {})
+    assert f"{len(laws.ALL)} of {len(laws.ALL)} laws hold" in capsys.readouterr().out
+    assert list(Path("runs/first").rglob(f"code/*/{OUTSIDE}"))
+    assert "AverageAttention" in str(heddle.load("runs/first").model)
 
 
 @pytest.mark.slow
@@ -105,12 +134,14 @@ def test_the_example_refuses_in_one_line(page: ModuleType) -> None:
 
 
 def test_the_page_names_files_and_words_that_exist() -> None:
-    for name in re.findall(r"`(nn/\w+/\w+\.py)`", PAGE):
+    for name in re.findall(r"`((?:nn|models)/\w+/\w+\.py)`", PAGE):
         assert (ROOT / "src" / "heddle" / name).exists(), name
     groups = [module for module in vars(heddle.nn).values() if isinstance(module, ModuleType)]
+    groups += [heddle.data.sources, heddle.training.callbacks]
     for name in set(re.findall(r"`(\w+Config)`", PAGE)) - {NAME}:
         assert any(name in vars(group) for group in groups), name
-    cases = (ROOT / "tests" / "laws" / "cases.py").read_text(encoding="utf-8")
+    files = ("tests/laws/cases.py", "src/heddle/models/laws/small_models.py")
+    cases = "".join((ROOT / file).read_text(encoding="utf-8") for file in files)
     for word in ("EXAMPLES", "FAMILIES", "HOMES", "SMALL", "ENCODERS", "def idle", "def packs", "def splits"):
         assert word in cases, word
         assert word.removeprefix("def ") in PAGE, word

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,9 +78,10 @@ def output_of(words: list[str]) -> str:
 
 
 @pytest.fixture(autouse=True)
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_user_code: Path) -> None:
     """Give the commands the files that they name."""
     monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "examples" / "own_part.py", tmp_path)
     draw = random.Random(0)
     syllables = [a + b for a in "bcdfglmnprst" for b in "aeiou"]
     words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(400)]
@@ -181,7 +183,18 @@ def test_the_page_on_data_knows_every_kind() -> None:
 
 def test_the_page_on_usage_shows_every_command() -> None:
     shown = {words[0] for words, _ in commands(USAGE)}
-    assert {"train", "generate", "evaluate", "score", "show", "translate", "rescore", "correct", "chat"} <= shown
+    assert {
+        "train",
+        "generate",
+        "evaluate",
+        "score",
+        "show",
+        "translate",
+        "rescore",
+        "correct",
+        "chat",
+        "check",
+    } <= shown
     assert "heddle list" in USAGE
 
 

@@ -65,6 +65,7 @@ GROUPS = {
         "presets": {"narang", "networks"},
         "": {"narang", "networks", "presets"},
         "surgery": {"", "networks"},
+        "laws": {"networks"},
     },
     "text": {
         "tokenizers": set(),

@@ -1,5 +1,5 @@
 """Checkpoints: models on disk. An atomic, verified store of safetensors and JSON; Hugging Face, GGUF and PEFT files."""
 
 from heddle.checkpoints import formats, hf, store
-from heddle.checkpoints.export import to_adapter, to_hugging_face, to_run
+from heddle.checkpoints.export import save_run, to_adapter, to_hugging_face, to_run
 from heddle.checkpoints.source import RunSource, Source, find_source

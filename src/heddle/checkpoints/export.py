@@ -1,7 +1,6 @@
 """Export: any source's model as a Hugging Face folder, its adapters as a PEFT folder, or a run of Heddle."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from heddle.checkpoints.hf import GENERATION, refuse_nonempty, save_adapter, sav
 from heddle.checkpoints.model_card import ModelCard, describe_budget, describe_data, read_scores, run_folder_of
 from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, Source
 from heddle.checkpoints.store import CHECKPOINTS, CONFIG, CONFIG_FORMAT, Snapshot, Store
-from heddle.core import UsageError, encode, find, replace, swap
+from heddle.core import Config, UsageError, encode, find, replace, swap, user_code
 from heddle.core.system import write_json
 from heddle.models.networks import Model
 from heddle.models.surgery import rebuild
@@ -107,17 +106,23 @@ def to_adapter(source: Source, model: Model, path: Path, *, family: str | None =
 
 def to_run(source: Source, model: Model, path: Path) -> None:
     """Write a model as a run of Heddle at step 0, to train from or to use."""
+    save_run(model, source.tokenizer(), source.template(), path, str(source.path))
+
+
+def save_run(model: Model, tokenizer: Tokenizer | None, template: str | None, path: Path, name: str) -> None:
+    """Write a model with its tokenizer as a run at step 0; the user's own code that it is made of is kept with it."""
     refuse_nonempty(path)
-    tokenizer = source.tokenizer()
     if tokenizer is None:
-        raise UsageError(f"{source.path}: has no tokenizer files, and a run has a tokenizer")
+        raise UsageError(f"{name}: has no tokenizer files, and a run has a tokenizer")
+    full, weights = model.config.expand(), model.weights()
     path.mkdir(parents=True, exist_ok=True)
-    config: Mapping[str, Any] = {"format": CONFIG_FORMAT, "name": path.name, "model": encode(model.config.expand())}
-    write_json(path / CONFIG, dict(config))
+    config: dict[str, Any] = {"format": CONFIG_FORMAT, "name": path.resolve().name, "model": encode(full)}
+    if used := user_code.record((), [type(one) for one in find(full, Config)], path):
+        config["use"] = list(used)
+    write_json(path / CONFIG, config)
     tokenizer.save(path / TOKENIZER)
-    template = source.template()
     if template is not None:
         (path / TEMPLATE).write_text(template, encoding="utf-8")
     texts = {file.name: file.read_text(encoding="utf-8") for file in path.iterdir() if file.is_file()}
     texts[CONFIG] = json.dumps(config, indent=1, ensure_ascii=False)
-    Store(path / CHECKPOINTS).save(Snapshot(0, {"model": model.weights()}, {}, texts))
+    Store(path / CHECKPOINTS).save(Snapshot(0, {"model": weights}, {}, texts))

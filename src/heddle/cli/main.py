@@ -5,13 +5,15 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, cast
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from heddle import __version__
 from heddle.cli.bench import bench
 from heddle.cli.chat import chat
+from heddle.cli.check import check
 from heddle.cli.convert import convert
 from heddle.cli.correct import correct
 from heddle.cli.data import data
@@ -24,6 +26,7 @@ from heddle.cli.show import show
 from heddle.cli.terminal import note, print_message, show_everything
 from heddle.cli.tokenizer import tokenizer
 from heddle.cli.translate import translate
+from heddle.cli.user_code import add_user_code_options
 
 if TYPE_CHECKING:
     from heddle.core import HeddleError
@@ -75,6 +78,7 @@ app.command("correct")(correct)
 app.command("evaluate")(evaluate)
 app.command("translate")(translate)
 app.command("show")(show)
+app.command("check")(check)
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
@@ -82,13 +86,17 @@ app.command("convert")(convert)
 app.command("list")(list_)
 
 
+def command() -> Any:
+    """Return the whole command line."""
+    return add_user_code_options(typer.main.get_command(app))
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. An error that the user can fix is one line on stderr."""
     show_everything()
-    command = typer.main.get_command(app)
     try:
-        with _warnings():
-            code = command.main(args=words, prog_name="heddle", standalone_mode=False)
+        with _warnings():  # in a context of its own, for `--trust-run` is for once
+            code = copy_context().run(command().main, args=words, prog_name="heddle", standalone_mode=False)
     except ClickException as error:
         return _print_error(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):

@@ -74,7 +74,7 @@ def find_config(name: str) -> "ModelConfig":
 
 
 def _decoded(data: Any, name: str) -> "ModelConfig":
-    from heddle.checkpoints.store import migrate_config
+    from heddle.checkpoints.store import load_config
     from heddle.core import ConfigError, decode
     from heddle.models.networks import ModelConfig
 
@@ -82,7 +82,7 @@ def _decoded(data: Any, name: str) -> "ModelConfig":
         raise ConfigError(name, want="a table that describes a run or a model", got=data)
     of_run = "model" in data
     if of_run:
-        data = migrate_config(data, name)
+        data = load_config(data, Path(name))
     return decode(ModelConfig, data["model"] if of_run else data, "model" if of_run else "")
 
 

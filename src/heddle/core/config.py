@@ -50,10 +50,20 @@ def part(kind: str) -> Callable[[type[T]], type[T]]:
 
     def mark(cls: type[T]) -> type[T]:
         made = dataclass(frozen=True, kw_only=True)(cls)
+        _refuse_taken(made, kind)
         made.kind = kind
         return made
 
     return mark
+
+
+def _refuse_taken(cls: type[Config], kind: str) -> None:
+    """Refuse a kind of a user's own that would take the place of one of the library's."""
+    families = [one for one in cls.__mro__[1:] if issubclass(one, Config) and one is not Config]
+    taken = [kinds(one)[kind] for one in families if kind in kinds(one)]
+    for own in taken if not cls.__module__.startswith("heddle.") else ():
+        if own.__module__.startswith("heddle."):
+            raise ConfigError(f"{cls.__name__}.kind", want=f"a new name, for the library has {own.__name__}", got=kind)
 
 
 def kinds(family: type[T]) -> dict[str, type[T]]:
@@ -101,12 +111,9 @@ def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Con
     known = kinds(cls)
     if isinstance(data, str) and known:
         data = {"kind": data}
-    if not isinstance(data, Mapping):
-        wish = (
-            f"a {cls.__name__} (keys {', '.join(field_types(cls))})"
-            if dataclasses.is_dataclass(cls)
-            else _expected(known)
-        )
+    plain = dataclasses.is_dataclass(cls)
+    if not isinstance(data, Mapping) or not (known or plain):
+        wish = f"a {cls.__name__} (keys {', '.join(field_types(cls))})" if plain else _expected(known)
         raise ConfigError(path, want=wish, got=data)
     keys = dict(data)
     if known:
@@ -151,7 +158,7 @@ def _choose_kind(cls: type[Config], known: dict[str, type[Config]], keys: dict[s
 
 
 def _expected(known: Mapping[str, object]) -> str:
-    return f"one of {', '.join(sorted(known))}"
+    return f"one of {', '.join(sorted(known))}" if known else "a kind that your own code defines (--use FILE.py)"
 
 
 def _construct(cls: type[T], values: Mapping[str, object], path: str) -> T:

@@ -1,5 +1,8 @@
 """Recipes: complete runs as small functions that return a RunConfig; no logic."""
 
+from collections.abc import Callable
+
+from heddle.core import UsageError
 from heddle.recipes.finetuning import finetune
 from heddle.recipes.language_models import characters, first, gpt2, lstm, lstm_characters, speedrun
 from heddle.recipes.translation import translate, translate_attention, translate_lstm
@@ -21,4 +24,15 @@ RECIPES = {
     "translate_lstm": translate_lstm,
 }
 
-__all__ = ["RECIPES", "RunConfig"]
+__all__ = ["RECIPES", "RunConfig", "register_recipe"]
+
+Recipe = Callable[[], RunConfig]
+
+
+def register_recipe(make: Recipe) -> Recipe:
+    """Register a recipe of your own by the name of its function; a decorator."""
+    name = make.__name__
+    if name in RECIPES and RECIPES[name].__module__.startswith("heddle."):
+        raise UsageError(f"register_recipe: the library has a recipe called {name!r}; want another name")
+    RECIPES[name] = make
+    return make

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heddle.core import HeddleError, brief
+from heddle.core import HeddleError, brief, user_code
 from heddle.core.system import Hardware, read_table
 
 ENVIRONMENT = "environment.json"
@@ -30,6 +30,7 @@ def environment(hardware: Hardware, processes: int = 1) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": processes,
         "processors": os.cpu_count(),
+        "plugins": user_code.plugins(),
     }
 
 

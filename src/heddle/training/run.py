@@ -1,12 +1,13 @@
 """A run from beginning to end: which config and folder are meant, and training it there."""
 
 import contextlib
+import dataclasses
 import fcntl
 import itertools
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from heddle.checkpoints.store import (
     CONFIG,
     checksum_fits,
     find_run,
-    migrate_config,
+    load_config,
     newest_config,
     renamed_keys,
     renamed_overrides,
@@ -31,14 +32,16 @@ from heddle.core import (
     hint,
     nearest,
     override,
+    replace,
     system_faults,
+    user_code,
 )
 from heddle.core.system import read_config
 from heddle.data.sources import corpus_for
 from heddle.models.networks import Model
 from heddle.models.presets import PRESETS
 from heddle.training.callbacks import SampleWriter
-from heddle.training.loop import ProcessGroup, Reporter, SilentReporter
+from heddle.training.loop import Callback, ProcessGroup, Reporter, SilentReporter
 from heddle.training.run_config import RunConfig
 from heddle.training.setup import RunEnvironment, set_up
 
@@ -53,11 +56,12 @@ WriterFactory = Callable[[RunConfig, Path], SampleWriter]
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """What to train: a config, and of a run that is resumed its folder and its config as it was."""
+    """What to train: a config, of a run that is resumed its folder and its config as it was, of a recipe its code."""
 
     config: RunConfig
     folder: Path | None = None
     before: RunConfig | None = None
+    defined_by: tuple[Callable[[], RunConfig], ...] = ()  # the recipe
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,13 @@ class TrainedRun:
 
 def resolve_run(target: RunConfig | str | Path, overrides: Overrides, runs: Path, recipes: Recipes) -> ResolvedRun:
     """Return the run that a config, the name of a recipe, a config file or a run's folder or name means."""
+    overrides = [(path, user_code.use_all(value) if path == "use" else value) for path, value in overrides]
     if isinstance(target, RunConfig):
+        target = replace(target, use=tuple(user_code.use_all(target.use)))
         return ResolvedRun(apply_overrides(target, overrides))
     name, path = str(target), Path(target)
     if name in recipes:
-        return ResolvedRun(apply_overrides(recipes[name](), overrides))
+        return ResolvedRun(apply_overrides(recipes[name](), overrides), defined_by=(recipes[name],))
     if path.suffix in (".yaml", ".yml", ".json") and not path.is_dir():
         return ResolvedRun(apply_overrides(_read_run_config(path, hints=True), overrides))
     try:
@@ -133,7 +139,7 @@ def _read_run_config(path: Path, hints: bool = False) -> RunConfig:
     data = read_config(path)
     for old, new in renamed_keys(data) if hints else ():
         log.warning("%s: %s is now called %s", path, old, new)
-    return decode(RunConfig, migrate_config(data, str(path)))
+    return decode(RunConfig, load_config(data, path))
 
 
 def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
@@ -167,16 +173,23 @@ def _preset(name: str) -> dict[str, str]:
 
 
 def train_run(
-    run: ResolvedRun, runs: Path, reporter: Reporter | None = None, writer_for: WriterFactory | None = None
+    run: ResolvedRun,
+    runs: Path,
+    reporter: Reporter | None = None,
+    writer_for: WriterFactory | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainedRun:
-    """Train a run in its folder, or in a new one under `runs`, with all processes that `torchrun` has started."""
-    run = run if run.folder is not None else ResolvedRun(run.config.absolute())
+    """Train a run in its folder, or in a new one under `runs`, with all processes that `torchrun` has started.
+
+    The callbacks are beside those of the config, and no run remembers them.
+    """
+    run = run if run.folder is not None else dataclasses.replace(run, config=run.config.absolute())
     processes = ProcessGroup.initialize(run.config.hardware.device)
     speaker = reporter if reporter is not None and processes.is_main else SilentReporter()
     try:
         with system_faults(runs), _locked_folder(run, runs, processes) as folder:
             writer = None if writer_for is None else writer_for(run.config, folder)
-            env = RunEnvironment(folder, processes, speaker, writer)
+            env = RunEnvironment(folder, processes, speaker, writer, tuple(callbacks), run.defined_by)
             with contextlib.nullcontext() if run.folder is not None else _removed_on_error(env):
                 return _train(run, env)
     finally:

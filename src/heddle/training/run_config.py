@@ -14,7 +14,7 @@ from heddle.models.presets import PresetConfig
 from heddle.nn.adapters import AdapterConfig
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text.tokenizers import BpeTokenizer, TokenizerConfig
-from heddle.training.callbacks import NoWindowWarmupConfig, WindowWarmupConfig
+from heddle.training.callbacks import CallbackConfig, NoWindowWarmupConfig, WindowWarmupConfig
 from heddle.training.loop import ActivationCheckpointing, GuardConfig, Reduction
 from heddle.training.optimizers import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig, WeightAverageConfig
 
@@ -136,6 +136,8 @@ class RunConfig(Config):
     frozen: tuple[str, ...] = ()  # patterns of names of weights that do not learn: stack.0.*
     unfrozen: tuple[str, ...] = ()  # and of those that do, though adapters or the patterns above say otherwise
     tensorboard: bool = False
+    callbacks: tuple[CallbackConfig, ...] = ()  # of the user's own, beside those of the library
+    use: tuple[str, ...] = ()  # files and modules of the user's own code; a run has their hashes, too
 
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:

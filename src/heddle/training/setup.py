@@ -1,6 +1,7 @@
 """Set-up: from a RunConfig to a Trainer at the newest checkpoint of the run."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,13 @@ import torch
 
 from heddle.checkpoints import Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, with_checksum
-from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
+from heddle.core import Config, ConfigError, DamageError, UsageError, decode, diff, encode, find, replace, user_code
 from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
 from heddle.data.shards import Prepared
 from heddle.models import training_flops
 from heddle.models.networks import Model
+from heddle.models.presets import PresetConfig, preset
 from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
 from heddle.training import assemble, callbacks, loop
@@ -29,12 +31,14 @@ from heddle.training.trainable import describe_trainable
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """What a run needs from outside: its folder, its processes, where it reports to, and how samples are written."""
+    """What a run needs from outside: its folder, its processes, where it reports to, how samples are written, ..."""
 
     folder: Path
     processes: loop.ProcessGroup = field(default_factory=loop.ProcessGroup)
     reporter: loop.Reporter = field(default_factory=loop.SilentReporter)
     writer: callbacks.SampleWriter | None = None
+    callbacks: tuple[loop.Callback, ...] = ()
+    defined_by: tuple[Callable[[], RunConfig], ...] = ()  # the recipe, whose code is recorded
 
 
 def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
@@ -123,12 +127,13 @@ def _resolve(
     if init is None and found is None and not (env.folder / TOKENIZER).exists():
         env.reporter.message("reading the text, for tokenizer and token shards")
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
+    presets = [preset(one.name).make for one in find(config, PresetConfig)]
     config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
     config = replace(config, model=assemble.resolve_model(config, tokenizer.vocab, init))
     if found is not None:
         _check_same(config, found)
     check_model(config)
-    return config, tokenizer
+    return _with_code(config, env, presets), tokenizer
 
 
 def _controls(tokenizer: Tokenizer) -> dict[str, int]:
@@ -155,6 +160,8 @@ def newest(store: Store, reporter: loop.Reporter) -> Checkpoint | None:
         )
     if found is None and path.exists():
         reporter.message("no checkpoint was saved yet: begins again at step 0", "warning")
+    if found is not None and "optimizer" not in found.groups:
+        raise UsageError(f"{found.path}: a model without its optimizer; to train from it: init={store.folder.parent}")
     return found
 
 
@@ -242,6 +249,20 @@ def _check_same(config: RunConfig, found: Checkpoint) -> None:
             raise ConfigError(name, want=f"{list(was)}, as the run has it; init begins another from it", got=list(now))
 
 
+def _with_code(config: RunConfig, env: RunEnvironment, presets: list[Callable[..., Any]]) -> RunConfig:
+    """Return the config with the user's own code that it depends on, which is kept in the run's folder."""
+    used = [*(type(one) for one in find(config, Config)), *presets, *env.defined_by]
+    return replace(config, use=user_code.record(config.use, used, env.folder))
+
+
+def _check_saved_names(callbacks: list[loop.Callback]) -> None:
+    """Refuse two callbacks whose states would be one in a checkpoint."""
+    names = [one.saved_as for one in callbacks if one.saved_as]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError("callbacks", want="a saved_as of its own for each", got=name)
+
+
 def _callbacks(
     config: RunConfig, trainer: loop.Trainer, store: Store, rows: callbacks.HeldOutRows, env: RunEnvironment
 ) -> list[loop.Callback]:
@@ -264,6 +285,8 @@ def _callbacks(
         found.append(callbacks.EarlyStopping(config.stop.patience))
     if config.stop.minutes is not None:
         found.append(callbacks.TimeLimit(config.stop.minutes))
+    found += [*(own.build() for own in config.callbacks), *env.callbacks]
+    _check_saved_names(found)
     found.append(callbacks.Save(store, every.save, config.training.average_last, metrics))
     if is_main and env.writer is not None and trainer.model.can_generate:  # last: it may take its time
         found.append(callbacks.Sample(env.writer, env.folder / "samples.txt", reporter, every.sample))

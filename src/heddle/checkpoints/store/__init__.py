@@ -16,6 +16,7 @@ from heddle.checkpoints.store.run_folder import (
     find_run,
     list_runs,
     load_checkpoint_model,
+    load_config,
     model_config,
     newest_config,
     open_run,

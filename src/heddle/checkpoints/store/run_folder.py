@@ -15,7 +15,7 @@ from heddle.checkpoints.store.config_format import migrate_config
 from heddle.checkpoints.store.manifest import CONFIG, MANIFEST, limit_of, read_manifest, read_text_file
 from heddle.checkpoints.store.safetensors_io import get_tensor, open_tensors
 from heddle.checkpoints.store.store import DamagedCheckpoint, Store
-from heddle.core import ConfigError, DamageError, UsageError, decode, hint, system_faults
+from heddle.core import ConfigError, DamageError, UsageError, decode, hint, system_faults, user_code
 from heddle.core.system import Hardware, choose_hardware, parse_json
 from heddle.models import build_meta
 from heddle.models.networks import Model, ModelConfig
@@ -69,7 +69,7 @@ def _no_checkpoint(path: Path, skipped: tuple[DamagedCheckpoint, ...]) -> Except
 
 
 def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the run's config that is saved in a checkpoint."""
+    """Return the run's config that is saved in a checkpoint; the code of the user's own that it names is loaded."""
     if CONFIG not in checkpoint.texts or TOKENIZER not in checkpoint.texts:
         held = ", ".join(checkpoint.texts) or "neither"
         raise UsageError(f"{checkpoint.path}: want {CONFIG} and {TOKENIZER} beside the weights, found {held}")
@@ -77,6 +77,7 @@ def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     config = migrate_config(parse_json(checkpoint.texts[CONFIG], where), where)
     if not isinstance(config, dict) or "model" not in config:
         raise ConfigError(f"{checkpoint.path / CONFIG}", want="a table with the key model", got=config)
+    user_code.load_recorded(config.get("use", []), checkpoint.path.parent.parent)
     return config
 
 
@@ -90,6 +91,14 @@ def newest_config(run: Path) -> tuple[dict[str, Any], str] | None:
                 text = read_text_file(path, limit_of(CONFIG), digest)
                 return migrate_config(parse_json(text, str(path)), str(path)), entry.path.name
     return None
+
+
+def load_config(data: Any, path: Path) -> Any:
+    """Return the data of a config file in the current format; the code of the user's own that it names is loaded."""
+    config = migrate_config(data, str(path))
+    if not isinstance(config, dict) or "use" not in config:
+        return config
+    return config | {"use": user_code.load_recorded(config["use"], path.parent)}
 
 
 def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:

@@ -5,7 +5,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, override, part, replace
 from heddle.models.narang import DEPTHS, SANE, VARIANTS, narang
@@ -62,6 +62,7 @@ def _qwen3(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Pre
     return Preset(transformers.qwen3, sizes | {"kv_heads": 8, "head_width": 128} | more)
 
 
+Maker = TypeVar("Maker", bound=Callable[..., NetworkConfig])
 LLAMA3 = {"vocab": 128_256, "context": 8192, "base": 500_000.0, "kv_heads": 8}
 
 PRESETS: dict[str, Preset] = {
@@ -159,6 +160,15 @@ PRESETS |= {
 def presets() -> list[str]:
     """Return the names of all presets."""
     return list(PRESETS)
+
+
+def register_preset(make: Maker) -> Maker:
+    """Register a preset of your own by the name of its function, whose parameters are its options; a decorator."""
+    name = make.__name__
+    if name in PRESETS and PRESETS[name].make.__module__.startswith("heddle."):
+        raise UsageError(f"register_preset: the library has a preset called {name!r}; want another name")
+    PRESETS[name] = Preset(make)
+    return make
 
 
 def preset(name: str) -> Preset:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -36,7 +37,7 @@ class Signals:
         self.caught = self.caught or which
 
     def __enter__(self) -> "Signals":
-        for which in CODES:
+        for which in CODES if threading.current_thread() is threading.main_thread() else ():  # others cannot
             self._before[which] = signal.signal(which, self._catch)
         return self
 
