@@ -16,6 +16,7 @@ from heddle.arguments import as_path
 from heddle.core import UsageError, brief, encode, replace, user_code
 from heddle.data.shards import ProgressCallback
 from heddle.data.sources import CorpusConfig
+from heddle.escapes import escaped
 from heddle.lm import LM, load
 from heddle.recipes import RECIPES
 from heddle.tasks.generation import sample_writer
@@ -86,8 +87,8 @@ class Run:
 
     def __repr__(self) -> str:
         """Describe the run."""
-        how_far = f"{self.step} of {self.config.training.steps} steps"
-        return f"<Run {self.folder}: {how_far}{f', stopped: {self.stopped}' if self.stopped else ''}>"
+        done = f"{self.step} of {self.config.training.steps} steps"
+        return f"<Run {self.folder}: {done}{f', stopped: {self.stopped}' if self.stopped else ''}>"
 
     @cached_property
     def lm(self) -> LM:
@@ -116,7 +117,7 @@ class LineReporter:
     def message(self, text: str, style: Style = "plain") -> None:
         """Write a line."""
         self.end()
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{escaped(text)}\n")
         sys.stdout.flush()
 
     def begin(self, step: int, steps: int) -> None:

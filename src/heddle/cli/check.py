@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heddle.cli.terminal import BOLD, print_message
+
 if TYPE_CHECKING:
     from heddle.models.laws import CheckedLaw
 
@@ -28,12 +30,12 @@ def check(
     for part in dict.fromkeys(one.part for one in found):
         _show(part, [one for one in found if one.part == part])
     broken = [one for one in found if one.verdict == "broken"]
-    typer.echo(f"{Path(file).name}: {len(found) - len(broken)} of {len(found)} laws hold")
+    print_message(f"{Path(file).name}: {len(found) - len(broken)} of {len(found)} laws hold")
     return BROKEN if broken else 0
 
 
 def _show(part: str, laws: "list[CheckedLaw]") -> None:
-    typer.echo(typer.style(part, bold=True))
+    print_message(part, BOLD)
     width = max(len(one.law) for one in laws)
     for one in laws:
-        typer.echo(f"  {one.law:<{width}}  {one.verdict:<8}{one.message}".rstrip())
+        print_message(f"  {one.law:<{width}}  {one.verdict:<8}{one.message}".rstrip())

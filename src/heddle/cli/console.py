@@ -9,7 +9,8 @@ from typing import TextIO, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from heddle.cli.terminal import STDOUT, discard, escaped, is_open, is_terminal, note
+from heddle.cli.terminal import STDOUT, discard, is_open, is_terminal, note
+from heddle.escapes import escaped
 
 
 class TerminalConsole(Console):

@@ -7,8 +7,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from heddle.cli.progress import counted
-from heddle.cli.terminal import escaped
 from heddle.data.shards import ProgressCallback
+from heddle.escapes import escaped
 from heddle.training.loop import Style
 
 STYLES = {"plain": "", "warning": "yellow", "sample": "dim"}

@@ -2,11 +2,9 @@
 
 from heddle import __version__ as VERSION
 from heddle.core.config import (
-    Change,
     Config,
     decode,
     decode_value,
-    diff,
     encode,
     fields_of,
     find,
@@ -15,8 +13,8 @@ from heddle.core.config import (
     part,
     replace,
     settings,
-    swap,
 )
+from heddle.core.edits import Change, diff, swap
 from heddle.core.errors import (
     ConfigError,
     DamageError,
