@@ -85,7 +85,7 @@ def test_wrong_templates_are_told_in_one_line(capsys: pytest.CaptureFixture[str]
     for name, wrong in {
         "chatm": "did you mean 'chatml'?",
         "llama3": "this tokenizer has no token <|start_header_id|>",
-        str(run / "bad.jinja"): "chat template: line 1: want a name, got 'the end'",
+        str(run / "bad.jinja"): "chat template: line 1: Expected an expression, got 'end of statement block'",
     }.items():
         _, err = chat(capsys, "--once", "Hi!", "--template", name, code=2)
         assert wrong in err
