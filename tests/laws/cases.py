@@ -27,7 +27,7 @@ from heddle.models.laws.small_models import (  # noqa: F401 - tests take these f
     Given,
     apart,
     around,
-    attentive,
+    attention_rnn_pair,
     bridged,
     built,
     encoder,

@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from laws.cases import ATTENTION, CHANNEL, EXAMPLES, EXPERTS, Given, around, attentive, encoder, ids, loud, pair
+from laws.cases import (
+    ATTENTION,
+    CHANNEL,
+    EXAMPLES,
+    EXPERTS,
+    Given,
+    around,
+    attention_rnn_pair,
+    encoder,
+    ids,
+    loud,
+    pair,
+)
 
 from heddle.core import ConfigError, diff, replace
 from heddle.models import forward_flops, summarise, training_flops
@@ -40,8 +52,8 @@ EVERY_WAY: dict[str, Any] = {
         replace(around(EXAMPLES[LatentAttentionConfig], CHANNEL), position=RotaryPositionConfig()), LoraConfig()
     ),
     "mogrifier": with_adapters(around(MogrifierConfig(hidden=8, rounds=2)), LoraConfig(targets=("factors.0",))),
-    "attentive": with_adapters(
-        attentive(AttentionRNNConfig(cell=LSTMConfig(hidden=8))), LoraConfig(targets=("query", "key", "enter"))
+    "attention_rnn_pair": with_adapters(
+        attention_rnn_pair(AttentionRNNConfig(cell=LSTMConfig(hidden=8))), LoraConfig(targets=("query", "key", "enter"))
     ),
     "pair": with_adapters(pair(), LoraConfig()),
 }

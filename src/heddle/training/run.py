@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class ResolvedRun:
     config: RunConfig
     folder: Path | None = None
     before: RunConfig | None = None
-    defined_by: tuple[Callable[[], RunConfig], ...] = ()  # the recipe
+    defined_by: tuple[Callable[[], RunConfig], ...] = field(default=(), compare=False)  # the recipe
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def bridged(bridge: BridgeConfig) -> EncoderDecoderConfig:
     return pair(tower(ATTENTION, CHANNEL), TowerConfig(plan=RepeatConfig(body=recurrent, times=2)), bridge=bridge)
 
 
-def attention_rnn(part: AttentionRNNConfig) -> EncoderDecoderConfig:
+def attention_rnn_pair(part: AttentionRNNConfig) -> EncoderDecoderConfig:
     """Return an encoder-decoder whose decoder looks at the source from within its own loop, without a bridge."""
     return pair(decoder=TowerConfig(plan=RepeatConfig(body=pre_norm(part, norm=LayerNormConfig()), times=2)))
 
@@ -170,8 +170,8 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     CrossConfig: lambda cross: pair(decoder=tower(ATTENTION, cross, CHANNEL)),
     TapConfig: lambda tap: pair(tap=tap),
     BridgeConfig: bridged,
-    AlignmentConfig: lambda alignment: attention_rnn(AttentionRNNConfig(alignment=alignment)),
-    ContextUseConfig: lambda use: attention_rnn(AttentionRNNConfig(cell=LSTMConfig(hidden=8), use=use)),
+    AlignmentConfig: lambda alignment: attention_rnn_pair(AttentionRNNConfig(alignment=alignment)),
+    ContextUseConfig: lambda use: attention_rnn_pair(AttentionRNNConfig(cell=LSTMConfig(hidden=8), use=use)),
     OutputConfig: lambda output: encoder(outputs=(output,), pooling=POOLER if output.reads == "pooled" else None),
     PoolingConfig: lambda pooling: bridged(FirstStateConfig(pooling=pooling)),
     PatternConfig: lambda pattern: around(SynthesizerConfig(heads=HEADS, pattern=pattern), CHANNEL),
