@@ -123,7 +123,7 @@ def checksum_fits(config: Any) -> bool | None:
     """Tell whether a config is as it was written; None: it has no checksum, as in earlier versions."""
     if not isinstance(config, Mapping) or CHECKSUM not in config:
         return None
-    return with_checksum(config)[CHECKSUM] == config[CHECKSUM]
+    return bool(with_checksum(config)[CHECKSUM] == config[CHECKSUM])
 
 
 # --- keys that a user typed -------------------------------------------------------------------------------------------

@@ -48,13 +48,13 @@ class Signals:
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         if self.caught is not None and number == signal.SIGINT:
-            self._say("left at once: {} steps since the last checkpoint are not saved")
+            self._report("left at once: {} steps since the last checkpoint are not saved")
             os._exit(CODES[signal.SIGINT])  # the second time: nothing half-written can be mistaken for a checkpoint
         if self.caught is None and number == signal.SIGINT:
-            self._say("saving {} steps, then leaving; press Ctrl-C again to leave at once, without them")
+            self._report("saving {} steps, then leaving; press Ctrl-C again to leave at once, without them")
         self.caught = self.caught or signal.Signals(number)
 
-    def _say(self, words: str) -> None:
+    def _report(self, words: str) -> None:
         """Write to standard error, by a call that may interrupt any other."""
         if self.unsaved is not None:
             with contextlib.suppress(OSError):
