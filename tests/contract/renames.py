@@ -49,6 +49,8 @@ STATE_DICT: dict[str, str] = {}
 
 # Names in metrics.jsonl: "rate": "learning_rate".
 METRICS: dict[str, str] = {"rate": "learning_rate"}
+# Lines of metrics.jsonl that came since, by the key that tells them: a finished save.
+ADDED_LINES = ("checkpoint",)
 
 RECIPES = ("first", "characters", "lstm_characters", "lstm", "awd_lstm", "awd_lstm_sgd", "gpt2", "speedrun", "finetune")
 ALL_RECIPES = (*RECIPES, "translate", "translate_attention", "translate_lstm")
@@ -98,4 +100,8 @@ CHANGED: dict[str, dict[str, Any]] = {
 }
 
 # Goldens that differ on purpose, each with the reason: "runs: lora: weights", "logits: gpt2".
-OTHER_NUMBERS: dict[str, str] = {}
+OTHER_NUMBERS: dict[str, str] = {
+    f"runs: experts_fixed_sums: metrics: {line}: {name}": "F10: means over all micro-batches, not those of the last"
+    for line in range(20)
+    for name in ("expert_load", "expert_entropy")
+}

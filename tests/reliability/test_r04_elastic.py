@@ -53,6 +53,13 @@ def losses(run: Path) -> list[float]:
     return [found[step] for step in sorted(found)]
 
 
+def figures(run: Path) -> list[dict[str, Any]]:
+    """Return all that a run measured: each step's line, loads of experts included, and the last held-out loss."""
+    lines = metrics(run)
+    held_out = [line for line in lines if "validation_loss" in line]
+    return [*(line for line in lines if "loss" in line), held_out[-1]]
+
+
 def trial(nest: Nursery, root: Path, kind: Kind, length: int) -> float:
     """Go each way, some steps and then `length` for each further leg; return the largest relative change of a loss."""
     text, worst = write_text(root / "text.txt"), 0.0
@@ -71,6 +78,7 @@ def trial(nest: Nursery, root: Path, kind: Kind, length: int) -> float:
         worst = max(worst, max(abs(one - other) / other for one, other in pairs))
         if kind.exact and len(rows) == len(order):
             assert final(where / "runs" / "tiny") == final(whole), f"{where.name}: other bits"
+            assert figures(where / "runs" / "tiny") == figures(whole), f"{where.name}: other metrics"
     return worst
 
 
@@ -107,6 +115,13 @@ KINDS = [
     Kind("carried", {"training__micro_batch": None}, ((2, 1), (2, 4)), streams=True),
     fixed("fixed", 2, BACK, model__dropout=0.1),
     fixed("experts", 2, ((2, 1), (2, 4)), model=EXPERTS),
+    Kind(
+        "lanes",
+        {"training__micro_batch": 2, "training__reduction": "deterministic"},
+        ((2, 1), (2, 4)),
+        streams=True,
+        exact=True,
+    ),
     fixed("bfloat16", 1, ((1, 4),), hardware__dtype="bfloat16", **MUON),
 ]
 

@@ -11,6 +11,7 @@ from reliability.harness import tiny, trainer_for, write_text
 from rich.console import Console
 
 from heddle.checkpoints import RunSource
+from heddle.checkpoints.store import with_checksum
 from heddle.cli.reporter import ConsoleReporter
 from heddle.core import ConfigError, DamageError, UsageError, encode, override, replace
 from heddle.data.rows import PairRows, StreamRows
@@ -55,7 +56,7 @@ def test_a_run_folder_explains_itself(text: Path, tmp_path: Path) -> None:
     assert config["model"]["kind"] == "language_model", "a preset is written out in full"
     assert config["model"]["vocab"] == 257 and config["model"]["context"] == 32
     (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("step-00000003")
-    assert json.loads((checkpoint / "config.json").read_text()) == config
+    assert with_checksum(json.loads((checkpoint / "config.json").read_text())) == config
     env = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert {"python", "torch", "device", "dtype", "threads"} <= set(env)
 

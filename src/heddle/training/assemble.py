@@ -236,7 +236,8 @@ def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     shards, seed, source = _open(prepared.valid, prepared.pairs, config.seed)
     batch = config.training.micro_batch or min(config.training.batch, 32)
     plan = config.rows.for_validation(shards, batch).build(shards, seed, source)
-    return HeldOutRows(plan, batch, shards.bytes / shards.counted, config.validation_rows)
+    lanes = config.training.micro_batch if config.training.reduction == "deterministic" else None
+    return HeldOutRows(plan, batch, shards.bytes / shards.counted, config.validation_rows, lanes)
 
 
 def plan_rows(config: RunConfig, prepared: list[Prepared]) -> tuple[RowPlan, HeldOutRows]:

@@ -125,8 +125,7 @@ def prepare(
             tokenizer.save(new / TOKENIZER)
             if chat_encoder is not None:
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
-            template_hash = None if chat_encoder is None else _hash(chat_encoder.template)
-            marks = tokenizer.fingerprint, template_hash
+            marks = tokenizer.fingerprint, None if chat_encoder is None else _hash(chat_encoder.template)
             made = Prepared(folder, fingerprint, writers.form == "pairs", counter, False, *marks)
             write_json(new / RECORD, _record(made, corpus))
             return _publish(new, made)

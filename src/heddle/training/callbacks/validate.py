@@ -1,14 +1,14 @@
 """Validation: the loss, perplexity and bits per byte on held-out rows, every `every.validate` steps."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from heddle.core import ConfigError, DataError, bounded_exp
-from heddle.data.rows import Batch, RowPlan, collate
+from heddle.data.rows import RowPlan, collate
 from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import ObjectiveConfig
@@ -25,38 +25,56 @@ class HeldOutRows:
     batch: int
     bytes_per_token: float
     most: int | None = None  # rows; None: all
+    lanes: int | None = None  # of streams, at once; None: as many as each process has
 
     @torch.no_grad()
     def loss(self, model: Model, objective: ObjectiveConfig, processes: ProcessGroup, signals: Signals) -> float | None:
-        """Return the mean loss in nats per token; None when a signal cuts it short."""
+        """Return the mean loss in nats per token; None when a signal cuts it short.
+
+        Rows are measured in the same groups, and the groups added in the same order, by any number of processes; of
+        streams only where `lanes` is given.
+        """
         device = next(model.parameters()).device
-        sums = torch.zeros(2, dtype=torch.float64, device=device)
-        was_training, carried = model.training, None
+        groups = self._groups(processes.world)
+        sums = torch.zeros(len(groups), 2, dtype=torch.float64, device=device)
+        was_training, states = model.training, dict[int, State | None]()
         model.eval()
         try:
-            for batch in self._batches(processes):
+            for number, (lane, rows) in enumerate(groups):
+                if lane % processes.world != processes.rank:
+                    continue
+                batch, carried = collate([self.plan.row(row) for row in rows], rows), states.get(lane)
                 if signals.caught is not None and processes.world == 1:
                     return None
                 here = objective.prepare(batch, seed=0).to(device)
                 if here.fresh is not None:
                     carried = (carried or State.empty(len(here), 1, device)).reset(here.fresh)
                 loss = objective(model, here, carried)
-                carried = loss.carried
-                sums += torch.stack((loss.total.double(), here.weights.sum().double()))
+                if here.fresh is not None:
+                    states[lane] = loss.carried
+                sums[number] = torch.stack((loss.total.double(), here.weights.sum().double()))
         finally:
             model.train(was_training)
-        total, tokens = processes.all_reduce(sums).tolist()
+        total, tokens = processes.all_reduce(sums).sum(0).tolist()  # each group has one process; the others add 0
         if not tokens:
             raise DataError(f"validation_rows: none of the targets in {self.rows} rows counts; measure more rows")
         return float(total / tokens)
 
-    def _batches(self, processes: ProcessGroup) -> Iterator[Batch]:
-        """Yield this process's share of the rows; of streams always the same lanes, whose state it carries."""
-        step = self.batch if self.plan.batch is None else self.plan.batch
-        for first in range(0, self.rows, step):
-            numbers = range(first, min(first + step, self.rows))[processes.rank :: processes.world]
-            if numbers:
-                yield collate([self.plan.row(number) for number in numbers], numbers)
+    def _groups(self, world: int) -> list[tuple[int, range]]:
+        """Return the rows that are measured at once, each with a number by which processes share them.
+
+        Of streams the same lanes have the same number, since their state is carried.
+        """
+        if self.plan.batch is None:
+            firsts = range(0, self.rows, self.batch)
+            return [(n, range(first, min(first + self.batch, self.rows))) for n, first in enumerate(firsts)]
+        lanes = self.plan.batch
+        size = -(-lanes // world) if self.lanes is None else self.lanes
+        return [
+            (at // size, range(first + at, min(first + at + size, first + lanes, self.rows)))
+            for first in range(0, self.rows, lanes)
+            for at in range(0, min(lanes, self.rows - first), size)
+        ]
 
     @property
     def rows(self) -> int:

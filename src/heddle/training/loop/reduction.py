@@ -188,13 +188,14 @@ class DeterministicAccumulation(GradientAccumulation):
 
     @torch.no_grad()
     def finish(self, processes: ProcessGroup) -> Tensor:
-        loss, *gradients = [_reduce_all(value, processes) for value in self._here.total()]
+        loss, *gradients = [pairwise_all_reduce(value, processes) for value in self._here.total()]
         for p, gradient in zip(self.parameters, gradients, strict=True):
             p.grad = gradient
         return loss
 
 
-def _reduce_all(value: Tensor, processes: ProcessGroup) -> Tensor:
+def pairwise_all_reduce(value: Tensor, processes: ProcessGroup) -> Tensor:
+    """Add a tensor up over all processes, by a pairwise sum in the order of their ranks."""
     pairs = PairwiseSum()
     for other in processes.all_gather(value):
         pairs.add([other])

@@ -15,7 +15,13 @@ from heddle.data.rows import Batch
 from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import Loss, ObjectiveConfig
-from heddle.training.loop.reduction import FastAccumulation, GradientAccumulation, ProcessGroup
+from heddle.training.loop.reduction import (
+    FastAccumulation,
+    GradientAccumulation,
+    PairwiseSum,
+    ProcessGroup,
+    pairwise_all_reduce,
+)
 from heddle.training.optimizers import Optimizers, WeightAverage, global_norm
 
 UPDATE = "optimizer"  # what a profile calls the update
@@ -124,7 +130,9 @@ class Step:
     carried: list[State | None]  # one for each micro-batch: the state of its streams
     recover: Callable[[Exception], bool] | None = None  # called on an error; True: try the first micro-batch again
     scheduled: Tensor | None = None  # what the objective schedules over training
-    metrics: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
+    metrics: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # of the last micro-batch, then the mean over the step's
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
     accumulation: GradientAccumulation = field(default_factory=FastAccumulation)  # sums micro-batches
 
@@ -143,11 +151,17 @@ class Step:
         pieces = [batch.slice(first, first + self.micro_batch) for first in range(0, len(batch), self.micro_batch)]
         self.before = [None] * len(pieces)
         self.accumulation.begin(self.device)
+        metrics = PairwiseSum()
         for index, piece in enumerate(pieces):
             place = self.processes.rank * len(pieces) + index  # in the whole batch: dropout is the same on any process
             with self._gradient_sync(last=index == len(pieces) - 1):
                 loss = self._accumulate(piece, index, key(self.seed, Purpose.DROPOUT, number, place), weight)
             self.accumulation.add(loss)
+            if self.metrics:
+                metrics.add([torch.stack([value.detach().float() for value in self.metrics.values()])])
+        if self.metrics:
+            mean = pairwise_all_reduce(metrics.total()[0], self.processes) / (len(pieces) * self.processes.world)
+            self.metrics = dict(zip(self.metrics, mean.unbind(), strict=True))
         with record_function(UPDATE):  # so that a profile shows it apart
             return self._update(self.accumulation.finish(self.processes) / tokens, tokens)
 
