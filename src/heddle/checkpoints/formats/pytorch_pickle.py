@@ -26,6 +26,7 @@ from heddle.checkpoints.formats.restricted_unpickler import (
     UnsafePickle,
 )
 from heddle.checkpoints.hf import (
+    CHECKSUMS,
     CONFIG,
     INDEX,
     SINGLE,
@@ -37,6 +38,7 @@ from heddle.checkpoints.hf import (
 )
 from heddle.checkpoints.store import check_writable, open_regular_file
 from heddle.core import DamageError, UsageError, brief
+from heddle.core.system import new_folder
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the older layout
@@ -262,11 +264,11 @@ def unpickle_folder(source: Path, target: Path) -> list[str]:
     refuse_nonempty(target)
     weights = _read(source)
     check_writable(weights, str(source))
-    target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(source.iterdir()):
-        if path.suffix in KEPT and path.name not in (CONFIG, INDEX, PICKLED_INDEX):
-            _copy(resolve_hub_link(path), target / path.name)
-    write_folder(target, config, weights)
+    with new_folder(target) as new:
+        for path in sorted(source.iterdir()):
+            if path.suffix in KEPT and path.name not in (CONFIG, INDEX, PICKLED_INDEX, CHECKSUMS):
+                _copy(resolve_hub_link(path), new / path.name)
+        write_folder(new, config, weights)
     return list(weights)
 
 

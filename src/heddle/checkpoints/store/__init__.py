@@ -2,7 +2,7 @@
 
 from heddle.checkpoints.store.checkpoint import Checkpoint, average_checkpoints, open_checkpoint, verify
 from heddle.checkpoints.store.config_format import CONFIG_FORMAT, migrate_config, renamed_keys, renamed_overrides
-from heddle.checkpoints.store.manifest import CONFIG
+from heddle.checkpoints.store.manifest import CONFIG, FileDigest, check_weights
 from heddle.checkpoints.store.run_folder import (
     CHECKPOINTS,
     RUNS,
