@@ -114,7 +114,7 @@ def test_a_folder_is_written_anew_as_safetensors(tmp_path: Path, shards: int) ->
     got = SafetensorsFolder(tmp_path / "out")
     assert [name for name in want if not same(got[name], want[name])] == []
     found = {path.name for path in (tmp_path / "out").iterdir()}
-    assert found == {"config.json", "vocab.txt", "chat_template.jinja", "model.safetensors"}
+    assert found == {"config.json", "vocab.txt", "chat_template.jinja", "model.safetensors", "checksums.json"}
 
 
 def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None:

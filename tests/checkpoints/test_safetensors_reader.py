@@ -2,6 +2,7 @@
 
 import gc
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from heddle.checkpoints.hf import weights as filling
 from heddle.checkpoints.hf.folder import SafetensorsFolder
 from heddle.checkpoints.store import TensorFile, serialize
 from heddle.checkpoints.store.safetensors_io import DTYPES
-from heddle.core import DamageError
+from heddle.core import ConfigError, DamageError, UsageError
 from heddle.core.system import choose_hardware
 from heddle.models.networks import Model
 from heddle.models.presets import build
@@ -118,3 +119,49 @@ def test_a_snapshot_in_a_hubs_cache_loads_through_its_links(tmp_path: Path) -> N
     (snapshot / "model.safetensors").symlink_to(made / "model.safetensors")
     with pytest.raises(DamageError, match="a link, not a file"):
         load_model(snapshot)
+
+
+# --- checksums of exported weights ------------------------------------------------------------------------------------
+
+
+def exported(path: Path) -> Path:
+    save_model(build("llama", **PRESETS["llama"]), path)
+    return path
+
+
+def test_every_flipped_bit_of_exported_weights_is_noticed(tmp_path: Path) -> None:
+    made = exported(tmp_path / "made")
+    path, rng = made / "model.safetensors", random.Random(0)
+    whole = path.read_bytes()
+    for at in [8, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(40))]:
+        data = bytearray(whole)
+        data[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        with pytest.raises((DamageError, UsageError)):
+            load_model(made)
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DamageError, match=r"model\.safetensors: want sha256 .*; if it was .* remove checksums\.json"):
+        load_model(made)
+    (made / "checksums.json").unlink()  # changed on purpose
+    load_model(made)
+
+
+def test_weights_that_the_checksums_do_not_list_are_refused(tmp_path: Path) -> None:
+    made = exported(tmp_path / "made")
+    path = made / "checksums.json"
+    path.write_text(path.read_text().replace("model.safetensors", "other.safetensors"))
+    with pytest.raises(DamageError, match=r"model\.safetensors: not in checksums\.json"):
+        load_model(made)
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match=r"checksums\.json"):
+        load_model(made)
+
+
+def test_every_shard_has_its_checksum(tmp_path: Path) -> None:
+    tensors = {f"t{i}": torch.full((64,), float(i)) for i in range(4)}
+    write_folder(tmp_path, {"model_type": "llama"}, tensors, shard=256)
+    assert len(SafetensorsFolder(tmp_path)) == 4
+    last = max(tmp_path.glob("*.safetensors"))
+    last.write_bytes(last.read_bytes()[:-4] + b"abcd")
+    with pytest.raises(DamageError, match=last.name):
+        SafetensorsFolder(tmp_path)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DataError, decode, encode
+from heddle.core.system import temporary_folder
 from heddle.data.shards import Shards, open_prepared, prepare
-from heddle.data.shards.atomic_folder import temporary_folder
 from heddle.data.sources import (
     CorpusConfig,
     Document,

@@ -9,7 +9,7 @@ from heddle.checkpoints.model_card import ModelCard, describe_budget, describe_d
 from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, Source
 from heddle.checkpoints.store import CHECKPOINTS, CONFIG, CONFIG_FORMAT, Snapshot, Store
 from heddle.core import Config, UsageError, encode, find, replace, swap, user_code
-from heddle.core.system import write_json
+from heddle.core.system import new_folder, write_json
 from heddle.models.networks import Model
 from heddle.models.surgery import rebuild
 from heddle.nn.base import Adapter
@@ -27,6 +27,11 @@ def to_hugging_face(
 ) -> str:
     """Write a Hugging Face folder: model, tokenizer, chat template, generation config and card; return its family."""
     refuse_nonempty(path)
+    with new_folder(path) as new:
+        return _write_hugging_face(source, model, new, family, licence)
+
+
+def _write_hugging_face(source: Source, model: Model, path: Path, family: str | None, licence: str) -> str:
     special_tokens, tokenizer = source.special_tokens(), source.tokenizer()
     model, ids = _with_bert_positions(model, tokenizer, family), _token_ids(special_tokens, model)
     written = save_model(model, path, ids, wanted=family).name
@@ -101,7 +106,8 @@ def to_adapter(source: Source, model: Model, path: Path, *, family: str | None =
     if settings.get("unfrozen"):
         raise UsageError(f"{source.path}: unfrozen weights were trained beside the adapters; write the model: --to hf")
     base = str(source.base.path) if isinstance(source, AdapterSource) else settings.get("init")
-    return save_adapter(model, path, base=base or None, wanted=family).name
+    with new_folder(path) as new:
+        return save_adapter(model, new, base=base or None, wanted=family).name
 
 
 def to_run(source: Source, model: Model, path: Path) -> None:
@@ -114,9 +120,18 @@ def save_run(model: Model, tokenizer: Tokenizer | None, template: str | None, pa
     refuse_nonempty(path)
     if tokenizer is None:
         raise UsageError(f"{name}: has no tokenizer files, and a run has a tokenizer")
+    config: dict[str, Any] = {
+        "format": CONFIG_FORMAT,
+        "name": path.resolve().name,
+        "model": encode(model.config.expand()),
+    }
+    with new_folder(path) as new:
+        _write_run(model, tokenizer, template, new, config)
+
+
+def _write_run(model: Model, tokenizer: Tokenizer, template: str | None, path: Path, name: str) -> None:
     full, weights = model.config.expand(), model.weights()
-    path.mkdir(parents=True, exist_ok=True)
-    config: dict[str, Any] = {"format": CONFIG_FORMAT, "name": path.resolve().name, "model": encode(full)}
+    config: dict[str, Any] = {"format": CONFIG_FORMAT, "name": name, "model": encode(full)}
     if used := user_code.record((), [type(one) for one in find(full, Config)], path):
         config["use"] = list(used)
     write_json(path / CONFIG, config)

@@ -28,6 +28,7 @@ from heddle.checkpoints.formats.restricted_unpickler import (
 )
 from heddle.checkpoints.store import check_writable, open_regular_file
 from heddle.core import DamageError, UsageError, brief
+from heddle.core.system import new_folder
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the older layout
@@ -252,11 +253,11 @@ def unpickle_folder(source: Path, target: Path) -> list[str]:
     hf.refuse_nonempty(target)
     weights = _read(source)
     check_writable(weights, str(source))
-    target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(source.iterdir()):
-        if path.suffix in KEPT and path.name not in (hf.CONFIG, hf.INDEX, PICKLED_INDEX):
-            _copy(hf.resolve_hub_link(path), target / path.name)
-    hf.write_folder(target, config, weights)
+    with new_folder(target) as new:
+        for path in sorted(source.iterdir()):
+            if path.suffix in KEPT and path.name not in (hf.CONFIG, hf.INDEX, PICKLED_INDEX, hf.CHECKSUMS):
+                _copy(hf.resolve_hub_link(path), new / path.name)
+        hf.write_folder(new, config, weights)
     return list(weights)
 
 

@@ -2,6 +2,7 @@
 
 from heddle.checkpoints.hf.convert import load_model, load_weights, model_config_from_hf, read_model_config, save_model
 from heddle.checkpoints.hf.folder import (
+    CHECKSUMS,
     CONFIG,
     GENERATION,
     INDEX,

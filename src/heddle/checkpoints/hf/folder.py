@@ -1,5 +1,6 @@
 """Hugging Face folder: config and weights, in one safetensors file or in several shards under an index."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -8,15 +9,24 @@ import torch
 from torch import Tensor
 
 from heddle.checkpoints.hf.weights import WeightSource
-from heddle.checkpoints.store import TensorFile, open_regular_file, serialize
-from heddle.core import DamageError, UsageError, brief
+from heddle.checkpoints.store import FileDigest, TensorFile, check_weights, open_regular_file, serialize
+from heddle.core import Config, DamageError, UsageError, brief, decode, encode, settings
 from heddle.core.system import check_writable, parse_json, replacing, write_json
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CHECKSUMS = "checksums.json"  # Heddle's own, for the weights that it exports
 GENERATION = "generation_config.json"
 LARGEST_CONFIG, LARGEST_INDEX = 4 << 20, 64 << 20  # bytes
 MOST_FILES = 512  # all stay open while a model is loaded
+CHANGED = f"if it was changed on purpose, remove {CHECKSUMS}"
 SHARD = 5 << 30  # bytes of weights in one file, as in transformers
+
+
+@settings
+class Checksums(Config):
+    """The weight files of an exported folder, each with its size and SHA-256."""
+
+    files: dict[str, FileDigest]
 
 
 def is_hf_folder(path: Path) -> bool:
@@ -56,6 +66,8 @@ def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
 def refuse_nonempty(path: Path) -> None:
     """Refuse to write to a folder that is not empty, over a file, or where writing is not allowed."""
     check_writable(path)
+    if path.is_dir() and path.samefile("."):
+        raise UsageError(f"{path}: is the current folder; want a new or an empty one")
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise UsageError(f"{path}: exists already; want a new or an empty folder")
 
@@ -80,6 +92,7 @@ class SafetensorsFolder(WeightSource):
         self._path = path
         self._place = _places(path)
         self._files = {name: TensorFile(resolve_hub_link(path / name)) for name in sorted(set(self._place.values()))}
+        _verify(path, self._files)
         for tensor, file in self._place.items():
             if tensor not in self._files[file]:
                 raise DamageError(f"{path / file}: the index promises tensor {brief(tensor)}, which is not there")
@@ -124,6 +137,20 @@ def _places(path: Path) -> dict[str, str]:
     raise UsageError(f"{path}: want {SINGLE}, found none")
 
 
+def _verify(path: Path, files: Iterable[str]) -> None:
+    """Compare weight files with their checksums, where the folder has any."""
+    if not (path / CHECKSUMS).exists():
+        return
+    found = decode(Checksums, _table(path / CHECKSUMS), str(path / CHECKSUMS)).files
+    for name in files:
+        if name not in found:
+            raise DamageError(f"{path / name}: not in {CHECKSUMS}; {CHANGED}")
+        try:
+            check_weights(resolve_hub_link(path / name), found[name])
+        except DamageError as error:
+            raise DamageError(f"{error}; {CHANGED}") from None
+
+
 def read_index(path: Path, ending: str) -> dict[str, str]:
     """Return the file of each tensor from an index; all must be in this folder."""
     places = _table(path, LARGEST_INDEX).get("weight_map")
@@ -144,8 +171,11 @@ def write_folder(path: Path, config: Mapping[str, Any], weights: Mapping[str, Te
     names = [SINGLE] if len(groups) == 1 else [
         f"model-{i:05}-of-{len(groups):05}.safetensors" for i in range(1, len(groups) + 1)
     ]  # fmt: skip
-    for name, group in zip(names, groups, strict=True):
-        write_file(path / name, serialize({key: weights[key] for key in group}, name))
+    digests = {
+        name: write_file(path / name, serialize({key: weights[key] for key in group}, name))
+        for name, group in zip(names, groups, strict=True)
+    }
+    write_json(path / CHECKSUMS, encode(Checksums(files=digests)))
     if len(groups) > 1:
         total = sum(tensor.numel() * tensor.itemsize for tensor in weights.values())
         places = {key: name for name, group in zip(names, groups, strict=True) for key in group}
@@ -166,8 +196,12 @@ def _shards(weights: Mapping[str, Tensor], most: int) -> list[list[str]]:
     return groups
 
 
-def write_file(path: Path, chunks: Iterable[memoryview]) -> None:
-    """Write a file atomically: a crash leaves either the old or the new one."""
+def write_file(path: Path, chunks: Iterable[memoryview]) -> FileDigest:
+    """Write a file atomically: a crash leaves either the old or the new one; return its size and checksum."""
+    digest, size = hashlib.sha256(), 0
     with replacing(path) as file:
         for chunk in chunks:
             file.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+    return FileDigest(bytes=size, sha256=digest.hexdigest())

@@ -9,7 +9,7 @@ from heddle.checkpoints.store.config_format import (
     renamed_overrides,
     with_checksum,
 )
-from heddle.checkpoints.store.manifest import CONFIG, MANIFEST
+from heddle.checkpoints.store.manifest import CONFIG, MANIFEST, FileDigest, check_weights
 from heddle.checkpoints.store.run_folder import (
     CHECKPOINTS,
     RUNS,

@@ -13,8 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from heddle.core import ConfigError, DamageError, DataError, HeddleError, encode
-from heddle.core.system import check_writable, parse_json, read_text, write_json
-from heddle.data.shards.atomic_folder import lock_folder, temporary_folder
+from heddle.core.system import check_writable, lock_folder, parse_json, read_text, temporary_folder, write_json
 from heddle.data.shards.shard_manifest import disk_faults
 from heddle.data.shards.shard_writer import ShardWriter
 from heddle.data.sources import (

@@ -40,6 +40,39 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
         yield made
 
 
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which becomes the one at a path once it is complete and on the disk.
+
+    The path must be free, or an empty folder. A crash or a fault leaves it as it was.
+    """
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(path) as shop:
+        new = shop / path.name  # whose name is known to what is written into it
+        new.mkdir()
+        try:
+            yield new
+            for file in new.rglob("*"):
+                _sync(file)
+            _sync(new)
+        except OSError as error:
+            if error.filename is not None and str(error.filename).startswith(str(new)):  # what the user knows of
+                error.filename = str(path / Path(error.filename).relative_to(new))
+            raise
+        new.rename(path)
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Bring a file, or a folder's list of names, to the medium."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _remove_stale(folder: Path) -> None:
     """Remove temporary folders whose lock is free: only a crashed process leaves one behind."""
     name = re.compile(rf"\.{re.escape(folder.name)}\.[a-z0-9_]{{8}}\.tmp")
