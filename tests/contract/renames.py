@@ -54,7 +54,10 @@ METRICS: dict[str, str] = {"rate": "learning_rate"}
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
 _CSV = "source/csv .path .text .target .delimiter .longest"
 ADDED: dict[str, list[str]] = {
-    "configs": [name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()],
+    "configs": [
+        *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
+        *("split/auto", "split/auto.fraction", "split/auto.seed"),
+    ],
 }
 REMOVED: dict[str, list[str]] = {}
 # Options of generation; `strategy` names a decoding strategy that the library does not have.
@@ -67,10 +70,15 @@ RECIPES = ("first", "characters", "lstm_characters", "lstm", "awd_lstm", "awd_ls
 CHANGED: dict[str, dict[str, Any]] = {
     "configs": {
         "run.format": ["int", 3],
+        "data.split": ["<split>", {"kind": "auto"}],
         "training.activation_checkpointing": ["none|selective|full", "none"],
         "training.reduction": ["fast|deterministic", "fast"],
     },
-    "recipes": {f"{recipe}: format": 3 for recipe in (*RECIPES, "translate", "translate_attention", "translate_lstm")},
+    "recipes": {
+        **{f"{recipe}: format": 3 for recipe in (*RECIPES, "translate", "translate_attention", "translate_lstm")},
+        **{f"{recipe}: data.split.kind": "auto" for recipe in RECIPES if recipe != "finetune"},
+        **{f"{recipe}: data.split.fraction": None for recipe in RECIPES if recipe != "finetune"},
+    },
     "public": {
         **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("follow", "generate", "generate_ids", "stream")},
         "heddle.build(**options)": "2 options",

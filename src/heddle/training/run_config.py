@@ -1,11 +1,11 @@
 """RunConfig: everything that a training run depends on."""
 
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 
 from heddle.checkpoints.store import CONFIG_FORMAT
-from heddle.core import Config, ConfigError, check_at_least, settings
+from heddle.core import Config, ConfigError, check_at_least, replace, settings
 from heddle.core.system import Hardware, choose_hardware
 from heddle.data.rows import PackedRows, RowsConfig, apportion
 from heddle.data.sources import CorpusConfig
@@ -127,6 +127,10 @@ class MixConfig(Config):
     def __post_init__(self) -> None:
         if not self.weight > 0:
             raise ConfigError("weight", want="above 0", got=self.weight)
+
+    def resolve(self) -> Self:
+        """Return the corpus with the split that its own stands for."""
+        return replace(self, data=self.data.resolve())
 
 
 @settings

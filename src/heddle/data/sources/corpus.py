@@ -4,8 +4,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
-from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, settings
+from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, replace, settings
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
@@ -42,6 +43,10 @@ class SplitConfig(Config):
     @abstractmethod
     def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield each document with its side."""
+
+    def resolve(self, sources: Sources) -> "SplitConfig":
+        """Return the split that this one stands for; most stand for themselves."""
+        return self
 
 
 def _check_fraction(fraction: float) -> None:
@@ -106,6 +111,35 @@ class FileSplit(SplitConfig):
             yield Side.TRAIN, document
 
 
+@part("auto")
+class AutoSplit(SplitConfig):
+    """The split that suits the sources: the tail of one or few texts, otherwise whole documents by a hash of each.
+
+    Texts are few where each file is a document, and there are fewer than 200.
+
+    fraction: what is held out; None: the default of the split. seed: of the hash.
+    """
+
+    fraction: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.fraction is not None:
+            _check_fraction(self.fraction)
+
+    def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
+        """Yield documents as the split does that suits them."""
+        return self.resolve(sources).divide(sources, read, counter)
+
+    def resolve(self, sources: Sources) -> SplitConfig:
+        """Return that split."""
+        texts = [source for source in sources if isinstance(source, TextSource) and source.split == "file"]
+        if len(texts) == len(sources) and sum(len(find_files(text.path, text.pattern)) for text in texts) < FEW_FILES:
+            return TailSplit() if self.fraction is None else TailSplit(fraction=self.fraction)
+        builtin = all(isinstance(source, BuiltinSource) for source in sources)
+        return HashSplit(fraction=self.fraction or (0.07 if builtin else HashSplit.fraction), seed=self.seed)
+
+
 @settings
 class CorpusConfig(Config):
     """What to learn from: sources, a split, and which documents to leave out.
@@ -115,7 +149,7 @@ class CorpusConfig(Config):
     """
 
     sources: Sources = (BuiltinSource(),)
-    split: SplitConfig = HashSplit(fraction=0.07)
+    split: SplitConfig = AutoSplit()
     shortest: int = 1  # characters
     unique: bool = True  # exact copies count once
     template: str | None = None
@@ -131,6 +165,10 @@ class CorpusConfig(Config):
     def every(self) -> Sources:
         """Return all sources, the one that is held out included."""
         return (*self.sources, self.split.source) if isinstance(self.split, FileSplit) else self.sources
+
+    def resolve(self) -> Self:
+        """Return the corpus with the split that its own stands for."""
+        return replace(self, split=self.split.resolve(self.sources))
 
     @property
     def chats(self) -> bool:
@@ -275,7 +313,5 @@ READERS: dict[str, FileReader] = {
 
 
 def corpus_for(path: str) -> CorpusConfig:
-    """Return a corpus for a path with the split that suits it: the tail of one or few texts, else whole documents."""
-    source = source_for(path)
-    few = isinstance(source, TextSource) and len(find_files(path)) < FEW_FILES
-    return CorpusConfig(sources=(source,), split=TailSplit() if few else HashSplit())
+    """Return a corpus for a path."""
+    return CorpusConfig(sources=(source_for(path),))
