@@ -40,6 +40,8 @@ NUMBERS = {
     "1st 2nd 3rd 21st 12th 40th 112th": "first second third twenty first twelfth fortieth one hundred twelfth",
     "2d and 3d": "second and third",
     "3.14 and 0.5": "three point one four and zero point five",
+    ".5 and (.05), -.5; x.5 or ...5 or 1..5": "zero point five and zero point zero five minus zero point five x five or five or one five",
+    "$.50 $.5 $5 $ 3 $": "fifty cents zero point five dollars five dollars three dollars",
     "$5.50 $1 $0.05": "five dollars and fifty cents one dollar five cents",
     "£2 million, £1, £3.02": "two million pounds one pound three pounds and two pence",
     "$1,000 $3.456": "one thousand dollars three point four five six dollars",
