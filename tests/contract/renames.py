@@ -65,6 +65,7 @@ ADDED: dict[str, list[str]] = {
     "configs": [
         *("run.callbacks", "run.use"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
+        *("split/auto", "split/auto.fraction", "split/auto.seed"),
     ],
     "recipes": [f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use")],
     "options": [
@@ -88,10 +89,15 @@ PUBLIC_NAMES = _NAMES.split()
 CHANGED: dict[str, dict[str, Any]] = {
     "configs": {
         "run.format": ["int", 3],
+        "data.split": ["<split>", {"kind": "auto"}],
         "training.activation_checkpointing": ["none|selective|full", "none"],
         "training.reduction": ["fast|deterministic", "fast"],
     },
-    "recipes": {f"{recipe}: format": 3 for recipe in ALL_RECIPES},
+    "recipes": {
+        **{f"{recipe}: format": 3 for recipe in ALL_RECIPES},
+        **{f"{recipe}: data.split.kind": "auto" for recipe in RECIPES if recipe != "finetune"},
+        **{f"{recipe}: data.split.fraction": None for recipe in RECIPES if recipe != "finetune"},
+    },
     "public": {
         **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("follow", "generate", "generate_ids", "stream")},
         "heddle.build(**options)": "2 options",

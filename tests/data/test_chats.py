@@ -125,7 +125,7 @@ def test_a_path_whose_first_row_has_turns_is_a_source_of_chats(tmp_path: Path) -
     chats = put(tmp_path / "chats.jsonl", "", "not JSON", {"messages": []}, {"messages": TURNS})
     assert source_for(plain).kind == "jsonl" and source_for(chats) == ChatSource(path=chats)
     corpus = corpus_for(chats)
-    assert corpus.chats and corpus.split == HashSplit()
+    assert corpus.chats and corpus.resolve().split == HashSplit()
     (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress(Path(chats).read_bytes()))
     packed = source_for(str(tmp_path / "packed.jsonl.gz"))
     assert isinstance(packed, ChatSource) and len(read(packed)[0]) == 1

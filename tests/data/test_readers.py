@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle.core import ConfigError, DataError, MissingExtra, UsageError, decode, encode, kinds
-from heddle.data.shards import prepare
+from heddle.core import ConfigError, DataError, MissingExtra, UsageError, decode, encode, kinds, override, replace
+from heddle.data.shards import Shards, prepare
 from heddle.data.sources import (
     CorpusConfig,
     DatasetsSource,
@@ -390,11 +390,26 @@ def test_few_texts_are_split_by_their_tail_and_many_by_hash(tmp_path: Path) -> N
         path = put(tmp_path / f"{number:03d}.txt", f"text {number:03d}")
         if number in (0, 4, 198):
             corpus = corpus_for(path if number == 0 else str(tmp_path))
-            assert isinstance(corpus.split, TailSplit)
+            assert isinstance(corpus.resolve().split, TailSplit)
             assert {side for side, _ in corpus.split_documents(DocumentCounter())} == set(Side)
-    assert isinstance(corpus_for(str(tmp_path)).split, HashSplit)
+    assert isinstance(corpus_for(str(tmp_path)).resolve().split, HashSplit)
     rows = put(tmp_path / "few.jsonl", '{"text": "x"}')
-    assert isinstance(corpus_for(rows).split, HashSplit)
+    assert isinstance(corpus_for(rows).resolve().split, HashSplit)
+
+
+def test_a_file_is_split_alike_by_its_path_and_in_a_config(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.txt", "one long text " * 30)
+    written = decode(CorpusConfig, {"sources": [{"kind": "text", "path": path}]})
+    assert written == corpus_for(path) and written.resolve().split == TailSplit()
+    made = prepare(written, ByteTokenizer().train([]), tmp_path / "out")
+    assert made.counter.kept == 1 and Shards.open(made.valid).tokens == 43
+    two = replace(written, sources=(*written.sources, TextSource(path=put(tmp_path / "b.txt", "b"))))
+    assert two.resolve().split == TailSplit()
+    by_line = override(override(written, "sources.0.split", "line"), "split.fraction", 0.2)
+    assert by_line.resolve().split == HashSplit(fraction=0.2)
+    assert CorpusConfig().resolve().split == HashSplit(fraction=0.07)
+    with pytest.raises(UsageError, match="no such file"):
+        decode(CorpusConfig, {"sources": [{"kind": "text", "path": f"{path}x"}]}).resolve()
 
 
 def test_every_source_config_survives_plain_data() -> None:

@@ -121,7 +121,7 @@ def test_several_sources_are_a_list(here: Path) -> None:
 
 def test_a_bare_path_for_data_finds_its_reader() -> None:
     config = apply_overrides(RECIPES["first"](), parse_overrides(["data=text.txt"]))
-    assert config.data.sources == (TextSource(path="text.txt"),) and isinstance(config.data.split, TailSplit)
+    assert config.data.sources == (TextSource(path="text.txt"),) and config.data.resolve().split == TailSplit()
 
 
 def test_a_batch_of_streams_is_its_lanes() -> None:

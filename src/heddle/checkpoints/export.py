@@ -120,13 +120,8 @@ def save_run(model: Model, tokenizer: Tokenizer | None, template: str | None, pa
     refuse_nonempty(path)
     if tokenizer is None:
         raise UsageError(f"{name}: has no tokenizer files, and a run has a tokenizer")
-    config: dict[str, Any] = {
-        "format": CONFIG_FORMAT,
-        "name": path.resolve().name,
-        "model": encode(model.config.expand()),
-    }
     with new_folder(path) as new:
-        _write_run(model, tokenizer, template, new, config)
+        _write_run(model, tokenizer, template, new, path.resolve().name)
 
 
 def _write_run(model: Model, tokenizer: Tokenizer, template: str | None, path: Path, name: str) -> None:

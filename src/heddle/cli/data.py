@@ -47,6 +47,7 @@ def prepare(
     corpus = corpus_for(source)
     for path, value in settings_of(words or []).items():
         corpus = override(corpus, path, value)
+    corpus = corpus.resolve()
     check_target(out)  # before a tokenizer is trained
     made = _tokenizer(tokenizer, corpus)
     with counted("prepare", TerminalConsole(stderr=True)) as advance:

@@ -111,6 +111,10 @@ class MixConfig(Config):
         if not self.weight > 0:
             raise ConfigError("weight", want="above 0", got=self.weight)
 
+    def resolve(self) -> Self:
+        """Return the corpus with the split that its own stands for."""
+        return replace(self, data=self.data.resolve())
+
 
 @settings
 class RunConfig(Config):

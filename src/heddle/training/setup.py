@@ -122,6 +122,7 @@ def _resolve(
 
     What does not fit is refused before the text is read for a tokenizer.
     """
+    config = replace(config, data=config.data.resolve(), mix=tuple(m.resolve() for m in config.mix))
     model = config.model if init is None else init.config()
     check_fit(replace(config, model=model.expand()), env.processes.world)
     if init is None and found is None and not (env.folder / TOKENIZER).exists():

@@ -59,6 +59,10 @@ class SplitConfig(Config):
         """Return the split with absolute paths."""
         return self
 
+    def resolve(self, sources: Sources) -> "SplitConfig":
+        """Return the split that this one stands for; most stand for themselves."""
+        return self
+
 
 Fraction = Annotated[float, within("above 0 and below 1", lambda fraction: 0 < fraction < 1)]
 
@@ -118,6 +122,31 @@ class FileSplit(SplitConfig):
             yield Side.TRAIN, document
 
 
+@part("auto")
+class AutoSplit(SplitConfig):
+    """The split that suits the sources: the tail of one or few texts, otherwise whole documents by a hash of each.
+
+    Texts are few where each file is a document, and there are fewer than 200.
+
+    fraction: what is held out; None: the default of the split. seed: of the hash.
+    """
+
+    fraction: Fraction | None = None
+    seed: int = 0
+
+    def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
+        """Yield documents as the split does that suits them."""
+        return self.resolve(sources).divide(sources, read, counter)
+
+    def resolve(self, sources: Sources) -> SplitConfig:
+        """Return that split."""
+        texts = [source for source in sources if isinstance(source, TextSource) and source.split == "file"]
+        if len(texts) == len(sources) and sum(len(find_files(text.path, text.pattern)) for text in texts) < FEW_FILES:
+            return TailSplit() if self.fraction is None else TailSplit(fraction=self.fraction)
+        builtin = all(isinstance(source, BuiltinSource) for source in sources)
+        return HashSplit(fraction=self.fraction or (0.07 if builtin else HashSplit.fraction), seed=self.seed)
+
+
 @settings
 class CorpusConfig(Config):
     """What to learn from: sources, a split, and which documents to leave out.
@@ -127,7 +156,7 @@ class CorpusConfig(Config):
     """
 
     sources: Sources = (BuiltinSource(),)
-    split: SplitConfig = HashSplit(fraction=0.07)
+    split: SplitConfig = AutoSplit()
     shortest: int = 1  # characters
     unique: bool = True  # exact copies count once
     template: str | None = None
@@ -151,6 +180,10 @@ class CorpusConfig(Config):
             template = absolute_path(template)
         sources = tuple(source.absolute() for source in self.sources)
         return replace(self, sources=sources, split=self.split.absolute(), template=template)
+
+    def resolve(self) -> Self:
+        """Return the corpus with the split that its own stands for."""
+        return replace(self, split=self.split.resolve(self.sources))
 
     @property
     def chats(self) -> bool:
@@ -295,7 +328,5 @@ READERS: dict[str, FileReader] = {
 
 
 def corpus_for(path: str) -> CorpusConfig:
-    """Return a corpus for a path with the split that suits it: the tail of one or few texts, else whole documents."""
-    source = source_for(path)
-    few = isinstance(source, TextSource) and len(find_files(path)) < FEW_FILES
-    return CorpusConfig(sources=(source,), split=TailSplit() if few else HashSplit())
+    """Return a corpus for a path."""
+    return CorpusConfig(sources=(source_for(path),))

@@ -45,7 +45,7 @@ ABBREVIATION = re.compile(
 )
 NUMBERED = re.compile(r"\b[Nn]os?\.(?=\s?\d)")
 SIGNS = (("&", " and "), ("%", " percent "), ("+", " plus "), ("=", " equals "), ("@", " at "), ("°", " degrees "))
-MINUS = re.compile(r"(?<![\w\-.,])-(?=\d)")
+MINUS = re.compile(r"(?<![\w\-.,])-(?=\.?\d)")
 ROMANS = re.compile(r"(?<![\w.])(?:([A-Za-z]+)\.?\s)?(?=[IVXLCDM]{2})([IVXLCDM]+)(?!\w)")
 PARTS = re.compile("chapter|book|part|volume|act|scene|canto|section|number|page|letter|article|stave", re.IGNORECASE)
 EDGES = re.compile(r"(?<!\w)'+|'+(?!\w)")

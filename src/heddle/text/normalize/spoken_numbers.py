@@ -119,14 +119,17 @@ def spoken(text: str) -> str:
 DIGIT = re.compile(r"\d")
 
 
-@_rule(rf"([$£€])\s?({COUNT})(?:\.(\d\d)(?!\d)|(\.\d+))?(?:\s(hundred|thousand|million|billion|trillion))?(?!\w)")
+@_rule(
+    rf"([$£€])\s?(?=\.?\d)({COUNT})?(?:\.(\d\d)(?!\d)|(\.\d+))?(?:\s(hundred|thousand|million|billion|trillion))?(?!\w)"
+)
 def _money(found: re.Match[str]) -> str:
     """$5.50 is five dollars and fifty cents, £2 million two million pounds."""
     coin, small = COINS[found[1]]
-    scale, whole = found[5], _int(found[2])
+    written = found[2] or "0"
+    scale, whole = found[5], _int(written)
     if scale or found[4]:
         fraction = found[4] or (f".{found[3]}" if found[3] else "")
-        return f"{_decimal(found[2], fraction[1:])} {scale or ''} {_many(coin, 2)}"
+        return f"{_decimal(written, fraction[1:])} {scale or ''} {_many(coin, 2)}"
     cents = int(found[3] or 0)
     parts = [f"{cardinal(whole)} {_many(coin, whole)}"] if whole or not cents else []
     return " and ".join([*parts, *([f"{cardinal(cents)} {_many(small, cents)}"] if cents else [])])
@@ -169,10 +172,10 @@ def _fraction(found: re.Match[str]) -> str:
     return f"{cardinal(int(found[1]))} and {cardinal(top)} {part}" if found[1] else f"{cardinal(top)} {part}"
 
 
-@_rule(rf"(?<![\w.,])({COUNT})\.(\d++)(?![\w.]*?\d)")
+@_rule(rf"(?<![\w.,])({COUNT})?\.(\d++)(?![\w.]*?\d)")
 def _point(found: re.Match[str]) -> str:
-    """3.14 is three point one four."""
-    return _decimal(found[1], found[2])
+    """3.14 is three point one four, .5 zero point five."""
+    return _decimal(found[1] or "0", found[2])
 
 
 @_rule(r"(?<!\w)([12]\d{3})(?![\w,]*?\d)")
