@@ -51,7 +51,11 @@ def _check_fraction(fraction: float) -> None:
 
 @part("hash")
 class HashSplit(SplitConfig):
-    """Hold out whole documents by a keyed hash of each: adding data never moves a document."""
+    """Hold out whole documents by a keyed hash of each: adding data never moves a document.
+
+    fraction: share of the documents that is held out for validation.
+    seed: keys the hash; another seed holds out other documents.
+    """
 
     fraction: float = 0.05
     seed: int = 0
@@ -70,7 +74,10 @@ class HashSplit(SplitConfig):
 
 @part("tail")
 class TailSplit(SplitConfig):
-    """Hold out the last fraction of all characters, as is usual for one long text; the corpus is read twice."""
+    """Hold out the last fraction of all characters, as is usual for one long text; the corpus is read twice.
+
+    fraction: share of all characters, at the end, that is held out for validation.
+    """
 
     fraction: float = 0.1
 
@@ -93,7 +100,10 @@ class TailSplit(SplitConfig):
 
 @part("file")
 class FileSplit(SplitConfig):
-    """Hold out a source of its own; a training document that is also in it is a duplicate."""
+    """Hold out a source of its own; a training document that is also in it is a duplicate.
+
+    source: where the held-out documents come from.
+    """
 
     source: SourceConfig
 
@@ -110,14 +120,18 @@ class FileSplit(SplitConfig):
 class CorpusConfig(Config):
     """What to learn from: sources, a split, and which documents to leave out.
 
-    template: of conversations; a built-in one, or a file; None: that of the model.
-    learn: what counts of conversations; the answers, or all.
+    sources: where documents come from; several are read one after the other.
+    split: which documents are held out for validation.
+    shortest: fewest characters of a document; shorter ones are left out.
+    unique: whether exact copies of a document count once.
+    template: chat template of conversations: a built-in one or a file; None: that of the model.
+    learn: what counts towards the loss in conversations: the answers, or all.
     """
 
     sources: Sources = (BuiltinSource(),)
     split: SplitConfig = HashSplit(fraction=0.07)
-    shortest: int = 1  # characters
-    unique: bool = True  # exact copies count once
+    shortest: int = 1
+    unique: bool = True
     template: str | None = None
     learn: Learn = "answers"
 

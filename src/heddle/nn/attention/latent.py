@@ -21,10 +21,15 @@ from heddle.nn.state import KVCache
 
 @settings
 class LatentWidthsConfig(Config):
-    """The widths of one head."""
+    """The widths of one head.
 
-    key: int  # of the part of a key without rotary embedding
-    rotary: int  # of the part with rotary embedding
+    key: width of the part of a key without rotary embedding.
+    rotary: width of the part of a key with rotary embedding.
+    value: width of a value.
+    """
+
+    key: int
+    rotary: int
     value: int
 
     def __post_init__(self) -> None:
@@ -33,18 +38,28 @@ class LatentWidthsConfig(Config):
 
 @part("latent_attention")
 class LatentAttentionConfig(SelfAttentionConfig):
-    """Latent attention: every token is compressed to a vector from which each head computes its key and value."""
+    """Latent attention: every token is compressed to a vector from which each head computes its key and value.
+
+    heads: how many attention heads.
+    latent: width of the cached vector.
+    widths: the widths of one head.
+    query_latent: width of the low-rank query projection; None: one matrix.
+    projections: biases and norms of the projections from the stream.
+    scale: factor of the scores; None: 1 / sqrt(key + rotary).
+    mask: which positions are seen, beyond causality and documents.
+    dropout: dropout of the attention weights.
+    """
 
     accepts = frozenset({"stream", "rotation", "bias"})
 
     heads: int
-    latent: int  # width of the cached vector
+    latent: int
     widths: LatentWidthsConfig
-    query_latent: int | None = None  # width of the low-rank query projection; None: one matrix
-    projections: ProjectionsConfig = ProjectionsConfig(norm=RMSNormConfig())  # bias: of the projections from the stream
-    scale: float | None = None  # of the scores; None: 1 / sqrt(key + rotary)
+    query_latent: int | None = None
+    projections: ProjectionsConfig = ProjectionsConfig(norm=RMSNormConfig())
+    scale: float | None = None
     mask: MaskConfig = FullMaskConfig()
-    dropout: float = 0.0  # of the weights
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         check_at_least(1, heads=self.heads, latent=self.latent, query_latent=self.query_latent)

@@ -94,15 +94,22 @@ class Alpha(Blend):
 
 @part("synthesizer")
 class SynthesizerConfig(SelfAttentionConfig):
-    """Attention with scores from a pattern, alone or blended with those of queries and keys."""
+    """Attention with scores from a pattern, alone or blended with those of queries and keys.
+
+    heads: how many attention heads.
+    head_width: width of each head; None: width / heads.
+    pattern: where the synthesized scores come from.
+    blend: how they are combined with the scores of queries and keys.
+    dropout: dropout of the attention weights.
+    """
 
     accepts = frozenset({"stream", "bias"})
 
     heads: int
-    head_width: int | None = None  # None: width / heads
+    head_width: int | None = None
     pattern: PatternConfig = RandomPatternConfig()
     blend: BlendConfig = AloneConfig()
-    dropout: float = 0.0  # of the weights
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         check_at_least(1, heads=self.heads, head_width=self.head_width)

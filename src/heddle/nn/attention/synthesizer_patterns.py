@@ -82,7 +82,10 @@ class RandomPattern(Pattern):
 
 @part("factorized")
 class FactorizedPatternConfig(PatternConfig):
-    """Learn a score for every pair of positions as a product of low rank."""
+    """Learn a score for every pair of positions as a product of low rank.
+
+    rank: inner width of the product.
+    """
 
     rank: int = 16
 
@@ -111,7 +114,10 @@ class FactorizedPattern(Pattern):
 
 @part("constant")
 class ConstantPatternConfig(PatternConfig):
-    """Learn one score for each key, equal for all queries: what Narang et al. ran as their factorized form."""
+    """Learn one score for each key, equal for all queries: what Narang et al. ran as their factorized form.
+
+    rank: inner width of the product.
+    """
 
     rank: int = 16
 

@@ -65,11 +65,16 @@ def _check_factor(factor: float) -> None:
 
 @part("factor")
 class FactorConfig(CapacityConfig):
-    """Capacity factor: a multiple of the even share of a group of tokens (Lepikhin et al. 2020; Fedus et al. 2021)."""
+    """Capacity factor: a multiple of the even share of a group of tokens (Lepikhin et al. 2020; Fedus et al. 2021).
+
+    factor: how many times the even share an expert may take.
+    group: tokens that share the places; the last group may be smaller.
+    least: fewest tokens that each expert has places for.
+    """
 
     factor: float = 1.25
-    group: int = 1024  # tokens; the last group may be smaller
-    least: int = 4  # tokens
+    group: int = 1024
+    least: int = 4
 
     def __post_init__(self) -> None:
         check_at_least(1, group=self.group, least=self.least)
@@ -84,7 +89,13 @@ class FactorConfig(CapacityConfig):
 
 @part("narang_factor")
 class NarangFactorConfig(CapacityConfig):
-    """Capacity factor over equal groups, a multiple of the number of chips, as Narang et al. (2021) ran it."""
+    """Capacity factor over equal groups, a multiple of the number of chips, as Narang et al. (2021) ran it.
+
+    factor: how many times the even share an expert may take.
+    group: most tokens that share the places.
+    least: fewest tokens that each expert has places for.
+    multiple: the number of groups is a multiple of it.
+    """
 
     factor: float = 1.25
     group: int = 1024
@@ -113,6 +124,8 @@ class RowPlacesConfig(CapacityConfig):
 
     An encoder applies it in evaluation too. A decoder does not, since its output must not depend on how many tokens are
     read at once.
+
+    most: tokens of a document that each expert may take.
     """
 
     depends_on_batch = False

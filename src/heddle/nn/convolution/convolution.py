@@ -121,12 +121,18 @@ def depthwise_conv(padded: PaddedInputs, filters: Float[Tensor, "width taps"]) -
 
 @part("lightweight_convolution")
 class LightweightConvolutionConfig(MixerConfig):
-    """Lightweight convolution: softmax-normalised filters, the same at every position (Wu et al. 2019)."""
+    """Lightweight convolution: softmax-normalised filters, the same at every position (Wu et al. 2019).
 
-    taps: int = 9  # kernel size: positions that an output sees, its own included
-    heads: int | None = None  # filters, each for several channels; None: one for each channel
-    maps: int = 1  # linear maps after the filters; Narang et al. use two
-    dropout: float = 0.0  # of the filters
+    taps: kernel size: positions that an output sees, its own included.
+    heads: filters, each for several channels; None: one for each channel.
+    maps: linear maps after the filters; Narang et al. use two.
+    dropout: dropout of the filters.
+    """
+
+    taps: int = 9
+    heads: int | None = None
+    maps: int = 1
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         _check(self)
@@ -137,7 +143,13 @@ class LightweightConvolutionConfig(MixerConfig):
 
 @part("dynamic_convolution")
 class DynamicConvolutionConfig(MixerConfig):
-    """Dynamic convolution: softmax-normalised filters that each position computes (Wu et al. 2019)."""
+    """Dynamic convolution: softmax-normalised filters that each position computes (Wu et al. 2019).
+
+    taps: kernel size: positions that an output sees, its own included.
+    heads: filters, each for several channels; None: one for each channel.
+    maps: linear maps after the filters; Narang et al. use two.
+    dropout: dropout of the filters.
+    """
 
     taps: int = 9
     heads: int | None = None

@@ -93,13 +93,20 @@ def _sizes(width: int, hidden: int | None, times: int, narrow: int | None) -> tu
 
 @part("evolved_encoder_convolution")
 class EvolvedEncoderConvolutionConfig(MixerConfig):
-    """Encoder convolution: an up-projection plus a short convolution, then a long separable one (So et al. 2019)."""
+    """Encoder convolution: an up-projection plus a short convolution, then a long separable one (So et al. 2019).
 
-    hidden: int | None = None  # None: four times the width
-    narrow: int | None = None  # of the short convolution and of the output; None: half the width
-    short: int = 3  # taps
+    hidden: inner width; None: four times the width.
+    narrow: width of the short convolution and of the output; None: half the width.
+    short: taps of the short convolution.
+    long: taps of the long convolution.
+    norm: norm of the sum.
+    """
+
+    hidden: int | None = None
+    narrow: int | None = None
+    short: int = 3
     long: int = 9
-    norm: NormConfig = LayerNormConfig()  # of the sum
+    norm: NormConfig = LayerNormConfig()
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden, narrow=self.narrow)
@@ -143,13 +150,20 @@ class EvolvedEncoderConvolution(Stateful):
 
 @part("evolved_decoder_convolution")
 class EvolvedDecoderConvolutionConfig(MixerConfig):
-    """Decoder convolution: a long plus a short separable convolution, then another short one (So et al. 2019)."""
+    """Decoder convolution: a long plus a short separable convolution, then another short one (So et al. 2019).
 
-    hidden: int | None = None  # None: twice the width
-    narrow: int | None = None  # of the short convolution beside the long one; None: half the width
-    short: int = 7  # taps
+    hidden: inner width; None: twice the width.
+    narrow: width of the short convolution beside the long one; None: half the width.
+    short: taps of the short convolutions.
+    long: taps of the long convolution.
+    norm: norm of the sum.
+    """
+
+    hidden: int | None = None
+    narrow: int | None = None
+    short: int = 7
     long: int = 11
-    norm: NormConfig = LayerNormConfig()  # of the sum
+    norm: NormConfig = LayerNormConfig()
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden, narrow=self.narrow)

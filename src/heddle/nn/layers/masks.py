@@ -50,10 +50,14 @@ class FullMaskConfig(MaskConfig):
 
 @part("window")
 class SlidingWindowConfig(MaskConfig):
-    """Sliding window: the nearest `size` positions only, itself included (Child 2019; Beltagy 2020)."""
+    """Sliding window: the nearest `size` positions only, itself included (Child 2019; Beltagy 2020).
+
+    size: positions that each one sees, itself included.
+    sinks: attention sinks: first positions of a document, seen by all (Xiao et al. 2023).
+    """
 
     size: int
-    sinks: int = 0  # attention sinks: first positions of a document, seen by all (Xiao et al. 2023)
+    sinks: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(1, size=self.size)

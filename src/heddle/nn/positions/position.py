@@ -60,9 +60,12 @@ class NoPosition(Position):
 
 @part("learned")
 class LearnedPositionConfig(PositionConfig):
-    """Learned absolute positions: a vector for each index."""
+    """Learned absolute positions: a vector for each index.
 
-    first: int = 0  # row of the first position; the rows before it are unused (RoBERTa and BART have two)
+    first: row of the first position; the rows before it are unused (RoBERTa and BART have two).
+    """
+
+    first: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(0, first=self.first)
@@ -91,10 +94,14 @@ class LearnedPosition(Position):
 
 @part("sinusoidal")
 class SinusoidalPositionConfig(PositionConfig):
-    """Sinusoidal positions (Vaswani et al. 2017): sines and cosines of geometrically falling frequency."""
+    """Sinusoidal positions (Vaswani et al. 2017): sines and cosines of geometrically falling frequency.
+
+    base: the wavelengths grow up to 2π times it.
+    order: sines and cosines alternate, or all sines come first.
+    """
 
     base: float = 10_000.0
-    order: Literal["interleaved", "halves"] = "interleaved"  # sines and cosines alternate, or all sines come first
+    order: Literal["interleaved", "halves"] = "interleaved"
 
     def __post_init__(self) -> None:
         check_base(self.base)

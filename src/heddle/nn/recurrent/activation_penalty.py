@@ -13,10 +13,13 @@ class ActivationPenaltyConfig(ChannelConfig):
     """Activation penalty: add the mean square of the stream to the loss; the stream itself does not change.
 
     AR applies to activations after dropout, TAR before it: use two branches, each with one of these.
+
+    size: AR: nats for a mean square of one.
+    change: TAR: the same for the difference between adjacent steps of a document.
     """
 
-    size: float = 0.0  # AR: nats for a mean square of one
-    change: float = 0.0  # TAR: the same for the difference between adjacent steps of a document
+    size: float = 0.0
+    change: float = 0.0
 
     def __post_init__(self) -> None:
         check_at_least(0, size=self.size, change=self.change)

@@ -54,9 +54,12 @@ class Alignment(Module, ABC):
 
 @part("additive")
 class AdditiveAlignmentConfig(AlignmentConfig):
-    """Additive attention: a hidden layer over state and source position (Bahdanau et al. 2014)."""
+    """Additive attention: a hidden layer over state and source position (Bahdanau et al. 2014).
 
-    hidden: int | None = None  # width of the layer; None: that of the state
+    hidden: width of the layer; None: that of the state.
+    """
+
+    hidden: int | None = None
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
@@ -177,7 +180,12 @@ class InputFeedingConfig(ContextUseConfig):
 
 @part("attentive")
 class AttentionRNNConfig(CrossConfig):
-    """RNN with attention: the state attends to the source at every step."""
+    """RNN with attention: the state attends to the source at every step.
+
+    cell: the recurrent cell.
+    alignment: how the state and a source position become a score.
+    use: where the attended context goes.
+    """
 
     slot = "mixer"  # besides reading the encoder's memory, it mixes along the target
 

@@ -23,12 +23,18 @@ from heddle.nn.state import HiddenState
 
 @part("qrnn")
 class QRNNConfig(CellConfig):
-    """QRNN with fo-pooling: forget and output gates that see only the last one or two inputs."""
+    """QRNN with fo-pooling: forget and output gates that see only the last one or two inputs.
+
+    hidden: width of the state; None: the stream's width.
+    window: inputs that the gates see: 1 or 2.
+    zoneout: rate in training at which a cell keeps its old value (Krueger et al. 2017).
+    weight_drop: DropConnect on the convolution's matrix: its rate in training.
+    """
 
     hidden: int | None = None
-    window: int = 2  # inputs that the gates see: 1 or 2
-    zoneout: float = 0.0  # rate in training at which a cell keeps its old value (Krueger et al. 2017)
-    weight_drop: float = 0.0  # DropConnect on the convolution's matrix: its rate in training
+    window: int = 2
+    zoneout: float = 0.0
+    weight_drop: float = 0.0
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)

@@ -38,7 +38,11 @@ class Plan(Module, ABC):
 
 @part("entry")
 class EntryConfig(PlanConfig):
-    """Norm and dropout before the first layer, after positions are added (BERT)."""
+    """Norm and dropout before the first layer, after positions are added (BERT).
+
+    norm: norm of the embedded tokens.
+    dropout: dropout of the embedded tokens.
+    """
 
     norm: NormConfig = NoNormConfig()
     dropout: DropoutConfig = ElementDropoutConfig()
@@ -63,7 +67,11 @@ class StackEntry(Plan):
 
 @part("repeat")
 class RepeatConfig(PlanConfig):
-    """Repeat a body, each time with its own weights."""
+    """Repeat a body, each time with its own weights.
+
+    body: what is repeated.
+    times: how many times: the number of layers.
+    """
 
     body: PlanConfig
     times: int
@@ -80,7 +88,10 @@ class RepeatConfig(PlanConfig):
 
 @part("chain")
 class ChainConfig(PlanConfig):
-    """Different bodies in sequence."""
+    """Different bodies in sequence.
+
+    bodies: the bodies, in order.
+    """
 
     bodies: tuple[PlanConfig, ...]
 
@@ -112,7 +123,11 @@ class SequentialPlan(Plan):
 
 @part("loop")
 class LoopConfig(PlanConfig):
-    """Weight sharing across layers: one body, run several times (ALBERT, Lan et al. 2020)."""
+    """Weight sharing across layers: one body, run several times (ALBERT, Lan et al. 2020).
+
+    body: what is run several times.
+    turns: how many times it runs.
+    """
 
     body: PlanConfig
     turns: int
@@ -143,12 +158,18 @@ class Loop(Plan):
 
 @part("stepped_loop")
 class SteppedLoopConfig(PlanConfig):
-    """Universal Transformer: one body, run several times, with a learned embedding of each turn (Dehghani 2018)."""
+    """Universal Transformer: one body, run several times, with a learned embedding of each turn (Dehghani 2018).
+
+    body: what is run several times.
+    turns: how many times it runs with an embedding of the turn.
+    before: further turns without an embedding, first.
+    after: further turns without an embedding, last.
+    """
 
     body: PlanConfig
     turns: int
-    before: int = 0  # turns without an embedding, first
-    after: int = 0  # and last
+    before: int = 0
+    after: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(1, turns=self.turns)
@@ -188,6 +209,8 @@ class PoolConfig(PlanConfig):
     """Mean pooling over time: later layers run on shorter rows (Funnel Transformer, Dai et al. 2020).
 
     It is for encoders: packed documents, a state and the sight `past` are refused.
+
+    size: positions that become one.
     """
 
     size: int = 2

@@ -46,9 +46,12 @@ class LastLayer(Tap):
 
 @part("transparent")
 class TransparentConfig(TapConfig):
-    """Transparent attention: each decoder layer has its own mixture of all encoder layers (Bapna et al. 2018)."""
+    """Transparent attention: each decoder layer has its own mixture of all encoder layers (Bapna et al. 2018).
 
-    dropout: float = 0.0  # of the mixture's logits
+    dropout: dropout of the mixture's logits.
+    """
+
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         check_share(dropout=self.dropout)
