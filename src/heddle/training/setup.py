@@ -1,6 +1,7 @@
 """Set-up: from a RunConfig to a Trainer at the newest checkpoint of the run."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from heddle.checkpoints import Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of
 from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
-from heddle.core.system import Hardware, write_json
+from heddle.core.system import CoreWatch, Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
 from heddle.models import training_flops
 from heddle.models.networks import Model
@@ -27,6 +28,7 @@ from heddle.training.assemble import (
     tokenizer_files,
 )
 from heddle.training.callbacks import (
+    AdaptThreads,
     EarlyStopping,
     HeldOutRows,
     Log,
@@ -42,9 +44,10 @@ from heddle.training.callbacks import (
     Validate,
     WindowWarmup,
 )
-from heddle.training.checks import check_fit, check_model, rows_per_process
+from heddle.training.checks import check_fit, check_model, guess_control_tokens, guess_vocab, rows_per_process
 from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, wants_compile
-from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes
+from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes, record_threads
+from heddle.training.header import EstimateTime, header
 from heddle.training.loop import (
     Callback,
     DeterministicAccumulation,
@@ -72,6 +75,7 @@ class RunEnvironment:
     processes: ProcessGroup = field(default_factory=ProcessGroup)
     reporter: Reporter = field(default_factory=SilentReporter)
     writer: SampleWriter | None = None
+    watch: CoreWatch = field(default_factory=CoreWatch)  # from before the data are prepared
 
 
 def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
@@ -97,8 +101,9 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reserve(config.rows.max_length)
-    plan = build_training_plan(config, prepared)
-    _announce(model, plan, wants_compile(config, model, hardware), env.reporter)
+    plan, held_out = build_training_plan(config, prepared), build_held_out(config, prepared[0])
+    lines = header(config, prepared, plan, held_out.plan, model, hardware)
+    _announce(lines, model, plan, wants_compile(config, model, hardware), env.reporter)
     trainer = Trainer(
         folder=env.folder,
         model=model,
@@ -112,7 +117,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
         texts={CONFIG: json.dumps(encode(config), indent=1, ensure_ascii=False), **tokenizer_files(env.folder)},
         data=[p.fingerprint for p in prepared],
     )
-    trainer.callbacks = _callbacks(config, trainer, store, build_held_out(config, prepared[0]), env)
+    trainer.callbacks = _callbacks(config, trainer, store, held_out, env)
     if found is not None:
         resume(trainer, found, env.reporter)
     if processes.is_main:
@@ -141,6 +146,7 @@ def _resolve(
     model = config.model if init is None else init.config()
     check_fit(replace(config, model=model.expand()), env.processes.world)
     if init is None and not (env.folder / TOKENIZER).exists():
+        _check_before_reading(config)
         env.reporter.message("reading the text, for tokenizer and token shards")
     tokenizer = find_tokenizer(config, env.folder, init)
     config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
@@ -149,6 +155,13 @@ def _resolve(
         _check_same(config, found)
     check_model(config)
     return config, tokenizer
+
+
+def _check_before_reading(config: RunConfig) -> None:
+    """Refuse a model that cannot be built or trained, with about as many tokens as the tokenizer will have."""
+    vocab = guess_vocab(config)
+    objective = config.objective.resolve(guess_control_tokens(config, vocab), vocab)
+    check_model(replace(config, objective=objective, model=resolve_model(config, vocab, None)))
 
 
 def _controls(tokenizer: Tokenizer) -> dict[str, int]:
@@ -180,8 +193,10 @@ def resume(trainer: Trainer, found: Checkpoint, reporter: Reporter) -> None:
         reporter.message("changed: the data's files, since the checkpoint (size, date or split)", "warning")
 
 
-def _announce(model: Model, plan: RowPlan, compiles: bool, reporter: Reporter) -> None:
-    """Report which weights are trained, where not all are, which pairs are too long, and that the step compiles."""
+def _announce(lines: Iterable[str], model: Model, plan: RowPlan, compiles: bool, reporter: Reporter) -> None:
+    """Report the header, which weights are trained if not all, which pairs are too long, and that the step compiles."""
+    for line in lines:
+        reporter.message(line)
     if (words := describe_trainable(model)) is not None:
         reporter.message(words)
     for reason, count in plan.skipped.items():
@@ -259,11 +274,16 @@ def _callbacks(
     is_main, every, reporter = env.processes.is_main, config.every, env.reporter
     metrics = Metrics(env.folder / "metrics.jsonl")
     found: list[Callback] = []
+    if env.processes.world == 1 and AdaptThreads.wanted(
+        trainer.hardware.device, config.hardware.threads, config.training.reduction
+    ):
+        found.append(AdaptThreads(env.watch, reporter, partial(record_threads, env.folder)))
     if not isinstance(config.training.window_warmup, NoWindowWarmupConfig):
         found.append(WindowWarmup(config.training.window_warmup, trainer.hardware.device))
     if is_main:
         flops = training_flops(trainer.model, trainer.loader.plan.mean_length)
         found.append(Log(metrics, reporter, every.log, flops))
+        found.append(EstimateTime(reporter))
     found.append(Validate(rows, config.objective, metrics, reporter, every.validate))
     average = trainer.take_step.average
     if average is not None and isinstance(average.config, TriggeredAverageConfig):

@@ -23,11 +23,16 @@ LEAST = 1e-6  # added to a gradient's norm, which may be zero
 
 @settings
 class GuardConfig(Config):
-    """When a step is skipped, and when skipping must end the run."""
+    """When a step is skipped, and when skipping must end the run.
 
-    spike: float = 20.0  # times the running mean of the gradient's norm
-    patience: int = 20  # good steps before a spike can be detected
-    in_a_row: int = 5  # bad steps that stop the run
+    spike: a step is skipped whose gradient norm is so many times the running mean.
+    patience: good steps before a spike can be detected.
+    in_a_row: bad steps in a row that stop the run, as diverged.
+    """
+
+    spike: float = 20.0
+    patience: int = 20
+    in_a_row: int = 5
 
     def __post_init__(self) -> None:
         check_at_least(1, spike=self.spike, patience=self.patience, in_a_row=self.in_a_row)
