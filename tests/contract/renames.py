@@ -52,22 +52,41 @@ METRICS: dict[str, str] = {"rate": "learning_rate"}
 
 # What came, went, or got another value (here with the new one), by category: configs, recipes, options, public,
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
-ADDED: dict[str, list[str]] = {}
-REMOVED: dict[str, list[str]] = {}
+# The twelve recipes; what a preset has no option for is not printed, for it cannot be set.
+RECIPES = ("first", "characters", "lstm_characters", "lstm", "awd_lstm", "awd_lstm_sgd", "gpt2", "speedrun", "finetune")
+ALL_RECIPES = (*RECIPES, "translate", "translate_attention", "translate_lstm")
+NO_OPTIONS = {
+    "heads": ("awd_lstm", "awd_lstm_sgd", "lstm", "lstm_characters", "translate_attention", "translate_lstm"),
+    "hidden": tuple(set(ALL_RECIPES) - {"awd_lstm", "awd_lstm_sgd", "translate"}),
+    "kv_heads": ALL_RECIPES,
+    "dropout": ("speedrun",),
+}
+RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
+ADDED: dict[str, list[str]] = {
+    "configs": ["hardware.threads"],
+    "recipes": [f"{recipe}: hardware.threads" for recipe in ALL_RECIPES],
+    "options": [
+        *(f"{verb} --best" for verb in RUN_VERBS),
+        *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
+        *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg"),
+    ],
+}
+REMOVED: dict[str, list[str]] = {
+    "recipes": [f"{recipe}: model.{key}" for key, recipes in NO_OPTIONS.items() for recipe in recipes]
+}
 # Options of generation; `strategy` names a decoding strategy that the library does not have.
 _OPTIONS = """
 max_tokens min_tokens samples seconds stretch alternatives chunk cache compile temperature top_k top_p min_p typical
 seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
 """
 OPTION_NAMES = _OPTIONS.split()
-RECIPES = ("first", "characters", "lstm_characters", "lstm", "awd_lstm", "awd_lstm_sgd", "gpt2", "speedrun", "finetune")
 CHANGED: dict[str, dict[str, Any]] = {
     "configs": {
         "run.format": ["int", 3],
         "training.activation_checkpointing": ["none|selective|full", "none"],
         "training.reduction": ["fast|deterministic", "fast"],
     },
-    "recipes": {f"{recipe}: format": 3 for recipe in (*RECIPES, "translate", "translate_attention", "translate_lstm")},
+    "recipes": {f"{recipe}: format": 3 for recipe in ALL_RECIPES},
     "public": {
         **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("follow", "generate", "generate_ids", "stream")},
         "heddle.build(**options)": "2 options",

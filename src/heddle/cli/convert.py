@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from heddle.cli.options import Best
+
 
 class ModelFormat(StrEnum):
     """The format to write."""
@@ -42,6 +44,7 @@ def convert(  # noqa: PLR0913 - the options are the contract
             "--unpickle", help="Convert pickled weights (.bin) of SRC to safetensors, without running any code."
         ),
     ] = False,
+    best: Best = False,
 ) -> int:
     """Convert a model: weights, tokenizer, chat template, generation config and model card."""
     from heddle.checkpoints import find_source, to_adapter, to_hugging_face, to_run
@@ -57,7 +60,7 @@ def convert(  # noqa: PLR0913 - the options are the contract
         names = unpickle_folder(Path(source), target)
         typer.echo(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
         return 0
-    found = find_source(source)
+    found = find_source(source, best=best)
     typer.echo(f"{found.path}: {found.describe()}", err=True)
     if to is None:
         to = ModelFormat.HF if found.is_run else ModelFormat.HEDDLE

@@ -1,7 +1,13 @@
 """Store: atomic checkpoints, verified by a manifest of checksums, and the run folder that holds them."""
 
 from heddle.checkpoints.store.checkpoint import Checkpoint, average_checkpoints, open_checkpoint, verify
-from heddle.checkpoints.store.config_format import CONFIG_FORMAT, migrate_config, renamed_keys, renamed_overrides
+from heddle.checkpoints.store.config_format import (
+    CONFIG_FORMAT,
+    RENAMED,
+    migrate_config,
+    renamed_keys,
+    renamed_overrides,
+)
 from heddle.checkpoints.store.manifest import CONFIG
 from heddle.checkpoints.store.run_folder import (
     CHECKPOINTS,
