@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # Tests compare runs bit by bit, so they stay on the CPU; `make test-gpu` has those that need a GPU.
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false CUDA_VISIBLE_DEVICES=
 
-.PHONY: setup demo test test-gpu check bench reliability clean
+.PHONY: setup demo test test-gpu check reference bench reliability clean
 
 setup: $(READY)
 
@@ -32,6 +32,10 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What `heddle help` and `heddle list` know, and docs/reference.md, from the code.
+reference: setup
+	$(BIN)/python -m heddle.cli.catalog
 
 bench: setup
 	$(BIN)/python benchmarks/train_cpu.py

@@ -86,7 +86,10 @@ def test_list_names_everything(run: str, capsys: pytest.CaptureFixture[str]) -> 
     assert {"byte", "bpe"} <= found["tokenizers"].keys()
     assert {"text", "jsonl", "builtin"} <= found["sources"].keys()
     shown = say(capsys, "list")
-    assert all(f"  {name} " in shown for group in found.values() for name in group)
+    assert all(f"  {name} " in shown for group in found.values() for name in group if not name.startswith("narang/"))
+    assert shown.startswith(f"runs\n  {run} ") and shown.count("narang/") == 1
+    assert say(capsys, "list", "narang").count("narang/") == sum(name.startswith("narang/") for name in presets())
+    assert "'presets'" in say(capsys, "list", "preset", code=2)
 
 
 # --- generate ---------------------------------------------------------------------------------------------------------

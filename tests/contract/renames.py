@@ -54,30 +54,42 @@ ADDED_LINES = ("checkpoint",)
 
 RECIPES = ("first", "characters", "lstm_characters", "lstm", "awd_lstm", "awd_lstm_sgd", "gpt2", "speedrun", "finetune")
 ALL_RECIPES = (*RECIPES, "translate", "translate_attention", "translate_lstm")
-_VERBS = "chat check convert correct evaluate generate list rescore score show train translate"
+_VERBS = "chat check convert correct evaluate generate help list plot rescore score show train translate"
 VERBS = (*_VERBS.split(), "bench train", "data prepare", "tokenizer train")
 
 # What came, went, or got another value (here with the new one), by category: configs, recipes, options, public,
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
 _CSV = "source/csv .path .text .target .delimiter .longest"
+# What a preset has no option for is not printed, for it cannot be set.
+NO_OPTIONS = {
+    "heads": ("awd_lstm", "awd_lstm_sgd", "lstm", "lstm_characters", "translate_attention", "translate_lstm"),
+    "hidden": tuple(set(ALL_RECIPES) - {"awd_lstm", "awd_lstm_sgd", "translate"}),
+    "kv_heads": ALL_RECIPES,
+    "dropout": ("speedrun",),
+}
+RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
 ADDED: dict[str, list[str]] = {
-    # code of the user's own; CSV files
     "configs": [
-        *("run.callbacks", "run.use"),
+        *("run.callbacks", "run.use", "hardware.threads"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
-        *("split/auto", "split/auto.fraction", "split/auto.seed"),
+        *("split/auto", "split/auto.fraction", "split/auto.seed", "table of files", "table of files.files"),
     ],
-    "recipes": [f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use")],
+    "recipes": [f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use", "hardware.threads")],
     "options": [
         *("check", "check argument 1", "tokenizer train --force", "correct --force", "rescore --force"),
         *(f"{verb} --{name}" for verb in VERBS for name in ("use", "trust-run")),
+        *(f"{verb} --best" for verb in RUN_VERBS),
+        *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
+        *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
     "public": [
         *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
     ],
 }
-REMOVED: dict[str, list[str]] = {}
+REMOVED: dict[str, list[str]] = {
+    "recipes": [f"{recipe}: model.{key}" for key, recipes in NO_OPTIONS.items() for recipe in recipes]
+}
 # Options of generation; `strategy` names a decoding strategy that the library does not have.
 _OPTIONS = """
 max_tokens min_tokens samples seconds stretch alternatives chunk cache compile temperature top_k top_p min_p typical

@@ -7,7 +7,7 @@ import typer
 
 from heddle.cli import generation_options as opts
 from heddle.cli.line_input import LineErrors, valid_lines
-from heddle.cli.options import Device, Model, Weights, open_model
+from heddle.cli.options import Best, Device, Model, Weights, open_model
 from heddle.cli.terminal import DIM, is_terminal, note, print_message, print_report, write
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def chat(  # noqa: PLR0913 - the options are the contract
     seed: opts.Seed = None,
     device: Device = "auto",
     weights: Weights = "auto",
+    best: Best = False,
 ) -> int:
     """Chat with a language model; answers are streamed.
 
@@ -50,8 +51,10 @@ def chat(  # noqa: PLR0913 - the options are the contract
     filters: GenerationOptions = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     config = generation_config({"max_tokens": max_tokens, "repetition": repetition, "seed": seed, **filters})
     opts.warn_unused_seed({"seed": seed, "temperature": temperature}, config)
-    source = "" if template else chat_template(find_source(model))  # a missing one is reported before a model is loaded
-    lm = open_model(model, device, weights)
+    source = (
+        "" if template else chat_template(find_source(model, best=best))
+    )  # a missing one is reported before a model is loaded
+    lm = open_model(model, device, weights, best)
     source = find_template(template, lm.tokenizer) if template else source
     talk = conversation(lm.model, Chat(source, lm.tokenizer), config, system)
     if once is not None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from heddle.cli.options import Best
 from heddle.cli.terminal import print_message, print_report
 
 
@@ -44,6 +45,7 @@ def convert(  # noqa: PLR0913 - the options are the contract
             "--unpickle", help="Convert pickled weights (.bin) of SRC to safetensors, without running any code."
         ),
     ] = False,
+    best: Best = False,
 ) -> int:
     """Convert a model: weights, tokenizer, chat template, generation config and model card."""
     from heddle.checkpoints import find_source, to_adapter, to_hugging_face, to_run
@@ -59,7 +61,7 @@ def convert(  # noqa: PLR0913 - the options are the contract
         names = unpickle_folder(Path(source), target)
         print_message(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
         return 0
-    found = find_source(source)
+    found = find_source(source, best=best)
     print_report(f"{found.path}: {found.describe()}")
     if to is None:
         to = ModelFormat.HF if found.is_run else ModelFormat.HEDDLE

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.line_input import LineErrors, is_interactive, open_input
-from heddle.cli.options import Device, Force, Json, Model, Weights, check_output, open_model, settings_of
+from heddle.cli.options import Best, Device, Force, Json, Model, Weights, check_output, open_model, settings_of
 from heddle.cli.terminal import print_report, write, write_bytes
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def correct(  # noqa: PLR0913 - the options are the contract
     normal: Normal = None,
     device: Device = "auto",
     weights: Weights = "auto",
+    best: Best = False,
     json_: Json = False,
 ) -> int:
     """Correct the spelling of a text; everything else stays the same, to the byte.
@@ -69,12 +70,12 @@ def correct(  # noqa: PLR0913 - the options are the contract
         _refuse_beside("learn", options | flags)
         return _learn(pairs, learn, file, force)
     if no_model:
-        _refuse_beside("no-model", {"model": model, "normal": normal, "weights": chosen_weights})
+        _refuse_beside("no-model", {"model": model, "normal": normal, "weights": chosen_weights, "best": best or None})
     errors, config = None if pairs is None else _errors(pairs), _config(threshold, rate, normal)
     line_errors = LineErrors()
     with open_input(file) as stream:
         lexicon = _lexicon(words, corpus)
-        task = _task(lexicon, errors, config, None if no_model else (model, device, weights))
+        task = _task(lexicon, errors, config, None if no_model else (model, device, weights, best))
         chunks = _with_offsets(_chunks(stream, file, line_errors))
         while batch := list(islice(chunks, 1 if is_interactive(file) else LINES)):
             _write(task, batch, json_)
@@ -157,7 +158,7 @@ def _task(
     lexicon: "Lexicon",
     errors: "ErrorModel | None",
     config: "CorrectorConfig",
-    model: tuple[str | None, str, str] | None,
+    model: tuple[str | None, str, str, bool] | None,
 ) -> "Corrector":
     from heddle.tasks.correcting import Corrector
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heddle.cli.line_input import BAD_LINES
-from heddle.cli.options import Device, Json, Model, Weights, open_model
+from heddle.cli.options import Best, Device, Json, Model, Weights, open_model
 from heddle.cli.terminal import note, print_message, write
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     ] = False,
     device: Device = "auto",
     weights: Weights = "auto",
+    best: Best = False,
     json_: Json = False,
 ) -> int:
     """Measure loss, perplexity and bits per byte on held-out text.
@@ -40,7 +41,7 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     from heddle.tasks.scoring import evaluate as measure
     from heddle.tasks.scoring import evaluate_chats
 
-    lm, counter = open_model(model, device, weights), DocumentCounter()
+    lm, counter = open_model(model, device, weights, best), DocumentCounter()
     corpus = _corpus(lm, data)
     if corpus is not None and corpus.chats:
         found = evaluate_chats(lm.model, lm.tokenizer, _chats(lm, corpus, counter, data), window, stride, carry)

@@ -13,7 +13,7 @@ import typer
 
 from heddle.cli import generation_options as opts
 from heddle.cli.line_input import LineErrors, is_interactive, read_lines, stdin_is_piped, valid_lines, valid_records
-from heddle.cli.options import Device, Json, Model, Weights, open_model
+from heddle.cli.options import Best, Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 from heddle.cli.terminal import DIM, is_terminal, note, write
 
@@ -66,6 +66,7 @@ def generate(  # noqa: PLR0913 - the options are the contract
     compile: opts.CompileWhen = None,
     device: Device = "auto",
     weights: Weights = "auto",
+    best: Best = False,
     json_: Json = False,
 ) -> int:
     """Continue prompts; with an encoder-decoder, answer them.
@@ -192,7 +193,8 @@ def _job(options: opts.Options, constraints: "TextConstraints") -> _Job:
     from heddle.tasks.generation import check_stop_strings
 
     stops = check_stop_strings(options["stop"])
-    generator = open_model(options["model"], options["device"], options["weights"]).writer(opts.draft_from(options))
+    lm = open_model(options["model"], options["device"], options["weights"], options["best"])
+    generator = lm.writer(opts.draft_from(options))
     config = generator.generation_config(opts.generation_options_from(options))
     generator.requests([], config, constraints)  # invalid constraints are reported once, not for every prompt
     opts.warn_unused_seed(options, config)

@@ -19,7 +19,9 @@ from heddle.cli.correct import correct
 from heddle.cli.data import data
 from heddle.cli.evaluate import evaluate
 from heddle.cli.generate import generate
+from heddle.cli.help import help_
 from heddle.cli.list import list_
+from heddle.cli.plot import plot
 from heddle.cli.rescore import rescore
 from heddle.cli.score import score
 from heddle.cli.show import show
@@ -35,7 +37,12 @@ INTERRUPTED = 130
 # The base of usage errors. Some releases of typer bundle their own click, so it is found through typer.
 ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 
-app = typer.Typer(name="heddle", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="heddle",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -65,6 +72,9 @@ def train(
     print_: Annotated[bool, typer.Option("--print", help="Print the config as YAML, and exit.")] = False,
 ) -> int:
     """Train a model, or resume a run."""
+    from heddle.cli.precheck import precheck
+
+    precheck(target, overrides or [])  # before torch is imported
     from heddle.cli.train import train as run
 
     return run(target, overrides or [], print_)
@@ -84,6 +94,8 @@ app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 app.command("convert")(convert)
 app.command("list")(list_)
+app.command("plot")(plot)
+app.command("help")(help_)
 
 
 def command() -> Any:
@@ -116,8 +128,6 @@ def _print_error(message: str, code: int) -> int:
 
 def _fault(error: Exception) -> "HeddleError | None":
     """Return an error of the user or the machine as ours, or None for a bug."""
-    import torch
-
     from heddle.core import EnvironmentFault, HeddleError, system_fault
     from heddle.core.system import compiler_fault
 
@@ -125,6 +135,8 @@ def _fault(error: Exception) -> "HeddleError | None":
         return error
     if isinstance(error, OSError):
         return system_fault(error)
+    import torch
+
     no_memory = "can't allocate memory" in str(error)  # on the CPU, torch has no type for it
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and no_memory):
         return EnvironmentFault("out of memory; a smaller model or batch may fit")

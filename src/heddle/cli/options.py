@@ -31,15 +31,18 @@ Weights = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that heddle did not write.")]
+Best = Annotated[
+    bool, typer.Option("--best", help="Of a run, use the checkpoint of lowest held-out loss instead of the newest.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as vocab=8192.")]
 
 
-def open_model(name: str | None, device: str, weights: str = "auto") -> "LM":
+def open_model(name: str | None, device: str, weights: str = "auto", best: bool = False) -> "LM":
     """Load the model that the user named; report where a model of another library was found."""
     from heddle.lm import load
 
-    lm = load(name, device=device, weights=weights)
+    lm = load(name, device=device, weights=weights, best=best)
     if not lm.origin.ours:
         note(lm.origin.words, DIM)
     return lm

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.line_input import LONGEST, LineErrors, valid_records
-from heddle.cli.options import Device, Force, Json, Weights, check_output, open_model, settings_of
+from heddle.cli.options import Best, Device, Force, Json, Weights, check_output, open_model, settings_of
 from heddle.cli.progress import progress
 from heddle.cli.terminal import print_report, write
 
@@ -88,6 +88,7 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     force: Force = False,
     device: Device = "auto",
     weights: Weights = "auto",
+    best: Best = False,
     json_: Json = False,
 ) -> int:
     """Choose the best candidate of each n-best list.
@@ -107,7 +108,7 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     common, by_name = _weights(weight or [])
     _check("bonus", bonus)
     if no_model:
-        _check_no_model(model, weight, ending, weights)
+        _check_no_model(model, weight, ending, {"weights": weights != "auto", "best": best})
     line_errors, measure = LineErrors(), metric_named(metric.value, form)
     with ExitStack() as stack:
         records = stack.enter_context(valid_records(file, line_errors))
@@ -115,7 +116,7 @@ def rescore(  # noqa: PLR0913 - the options are the contract
         out = (
             None if scored is None else stack.enter_context(replacing(scored))
         )  # the lists may be read from the same file
-        scoring_models = () if no_model else tuple(_load_models(model or [None], device, weights))
+        scoring_models = () if no_model else tuple(_load_models(model or [None], device, weights, best))
         rescorer = Rescorer(scoring_models, RescoringConfig(form=form, ending=ending.value))
         job = _Job(rescorer, measure, line_errors, reference, (common, bonus, by_name))
         weighting = None if dev is None else _tune(job, dev, str(tune), json_)
@@ -144,12 +145,14 @@ def _check_nothing_lost(scored: Path | None, file: str, line_errors: LineErrors)
         raise UsageError(f"{scored}: left as it was, since some of its own lines would be lost")
 
 
-def _check_no_model(model: list[str] | None, weight: list[str] | None, ending: TextEnding, weights: str) -> None:
+def _check_no_model(
+    model: list[str] | None, weight: list[str] | None, ending: TextEnding, flags: dict[str, bool]
+) -> None:
     """Refuse options that have no effect without a model."""
     from heddle.core import UsageError
 
     common = [word for word in weight or [] if "=" not in word]
-    others = (("ending", ending is not TextEnding.DOCUMENT), ("weights", weights != "auto"))
+    others = (("ending", ending is not TextEnding.DOCUMENT), *flags.items())
     for name, value in (("model", model), ("weight", common), *others):
         if value:
             wanted = "NAME=W" if name == "weight" else "none"
@@ -194,13 +197,13 @@ def _weights(words: Sequence[str]) -> tuple[float, dict[str, float]]:
     return common, by_name
 
 
-def _load_models(names: Sequence[str | None], device: str, weights: str) -> "Iterator[ScoringModel]":
+def _load_models(names: Sequence[str | None], device: str, weights: str, best: bool) -> "Iterator[ScoringModel]":
     """Load models; each is named after its folder, with a number if the name repeats."""
     from heddle.tasks.rescoring import ScoringModel
 
     count: dict[str, int] = {}
     for name in names:
-        lm = open_model(name, device, weights)
+        lm = open_model(name, device, weights, best)
         short = "model" if name is None else Path(name).name or "model"
         count[short] = count.get(short, 0) + 1
         yield ScoringModel(short if count[short] == 1 else f"{short}-{count[short]}", lm.model, lm.tokenizer)

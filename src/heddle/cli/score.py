@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.line_input import InputLine, LineErrors, is_interactive, valid_lines, valid_records
-from heddle.cli.options import Device, Model, Weights, open_model
+from heddle.cli.options import Best, Device, Model, Weights, open_model
 from heddle.cli.terminal import write
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def score(  # noqa: PLR0913 - the options are the contract
     ] = SpacePlacement.BEFORE,
     device: Device = "auto",
     weights: Weights = "auto",
+    best: Best = False,
 ) -> int:
     """Score each line: log-probability, surprisal, perplexity.
 
@@ -85,7 +86,7 @@ def score(  # noqa: PLR0913 - the options are the contract
     records = records or Path(file).suffix == ".jsonl"
     line_errors = LineErrors()
     with _inputs(file, source, records, line_errors) as inputs:
-        lm = open_model(model, device, weights)
+        lm = open_model(model, device, weights, best)
         task = text_scorer(lm.model, lm.tokenizer, config)
         if not records and task.wants_source != (source is not None):
             want = (

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from heddle.cli.annotate import annotated_yaml
 from heddle.cli.console import steady_console
+from heddle.cli.precheck import split_target
 from heddle.cli.reporter import ConsoleReporter
 from heddle.cli.terminal import write
-from heddle.core import encode
-from heddle.core.system import parse_overrides, to_yaml
+from heddle.core.system import parse_overrides
 from heddle.models.networks import AutoregressiveModel
 from heddle.recipes import RECIPES
 from heddle.tasks.generation import sample_writer
@@ -16,13 +17,14 @@ SEVERAL = {
     "data": "; several files are one path (data=FOLDER or 'data=*.txt') or a list of sources "
     "(data.sources=[{kind: text, path: a.txt}, {kind: text, path: b.txt}])"
 }
+GENERATE = "generate --temperature 0.8"
 
 
 def train(target: str | None, overrides: list[str], print_only: bool, runs: Path = Path("runs")) -> int:
     """Train, and return the exit code: 0, or that of the signal that ended the run."""
     run = resolve(target, overrides, runs)
     if print_only:
-        write(to_yaml(encode(run.config)), end="")
+        write(annotated_yaml(run.config), end="")
         return 0
     reporter = ConsoleReporter(steady_console())
     done = train_run(run, runs, reporter, lambda config, folder: sample_writer(config.data, config.seed, folder))
@@ -33,9 +35,8 @@ def train(target: str | None, overrides: list[str], print_only: bool, runs: Path
 
 def resolve(target: str | None, overrides: list[str], runs: Path = Path("runs")) -> ResolvedRun:
     """Return the run that the words of a command mean; without a target, the first recipe."""
-    if target is None or "=" in target:
-        target, overrides = "first", [*([target] if target else []), *overrides]
-    return resolve_run(target, parse_overrides(overrides, SEVERAL), runs, RECIPES)
+    name, words = split_target(target, overrides)
+    return resolve_run(name, parse_overrides(words, SEVERAL), runs, RECIPES)
 
 
 def _ending(done: TrainedRun) -> str:
@@ -44,6 +45,6 @@ def _ending(done: TrainedRun) -> str:
         return f"{done.folder} is done: {done.step} steps; give training.steps=N for more"
     if done.stopped is not None:
         return f"stopped at step {done.step}: {done.stopped}; resume with: heddle train {done.folder}"
-    verb = "translate -" if done.config.rows.paired else "generate --temperature 0.8"
+    verb = "translate -" if done.config.rows.paired else "chat" if done.config.data.chats else GENERATE
     more = f" Try: heddle {verb} -m {done.folder}" if isinstance(done.model, AutoregressiveModel) else ""
     return f"done: {done.step} steps.{more}"

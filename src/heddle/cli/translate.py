@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.line_input import InputLine, LineErrors, is_interactive, read_lines, valid_lines
-from heddle.cli.options import Device, Json, Model, Weights, open_model
+from heddle.cli.options import Best, Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 from heddle.cli.terminal import print_report, write
 
@@ -68,6 +68,7 @@ def translate(  # noqa: PLR0913 - the options are the contract
     lowercase: Annotated[bool, typer.Option("--lowercase", help="With --reference: ignore letter case.")] = False,
     device: Device = "auto",
     weights: Weights = "auto",
+    best: Best = False,
     json_: Json = False,
 ) -> int:
     """Translate each line with a model trained on pairs.
@@ -88,7 +89,7 @@ def translate(  # noqa: PLR0913 - the options are the contract
         _Show(n_best, json_, None if reference is None else _references(reference, lowercase)),
     )
     with valid_lines(file, line_errors) as lines:
-        _run(_task(open_model(model, device, weights), method, batch, file), lines, file, line_errors, show)
+        _run(_task(open_model(model, device, weights, best), method, batch, file), lines, file, line_errors, show)
     show.end(lowercase)
     return line_errors.code()
 

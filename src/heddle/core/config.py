@@ -33,6 +33,10 @@ class Config:
         """Return the tree that this config stands for; a shorthand (such as a preset) overrides it."""
         return self
 
+    def left_out(self) -> list[str]:
+        """Return the fields that mean nothing in this config, such as options that a preset does not have."""
+        return []
+
     def amended(self, path: str, value: Plain) -> "Config":
         """Return a shorthand with a change in the tree that it stands for; one may remember it and stay short."""
         return override(self.expand(), path, value)

@@ -31,15 +31,23 @@ class MaskedTokenConfig(ObjectiveConfig):
     """Predict hidden tokens: of those chosen, most become the mask, some any token, and the rest stay as they are.
 
     A row is hidden by its number in the whole run, so each epoch hides other tokens, and resuming changes nothing.
+
+    share: share of a row's tokens that are chosen.
+    masked: share of those chosen that become the mask.
+    random: share of those chosen that become any token.
+    output: the output of the encoder that predicts them.
+    mask: the mask's id; None: as the run's tokenizer has it.
+    vocab: how many ids there are; None: as the run's tokenizer has it.
+    spared: ids never hidden and never drawn; None: the tokenizer's control tokens.
     """
 
-    share: float = 0.15  # of a row's tokens
-    masked: float = 0.8  # of those chosen
-    random: float = 0.1  # of those chosen
-    output: str = "masked_token"  # of the encoder
-    mask: int | None = None  # the mask's id; None: as the run's tokenizer has it
-    vocab: int | None = None  # how many ids there are; None: as the run's tokenizer has it
-    spared: tuple[int, ...] | None = None  # ids never hidden and never drawn; None: its control tokens
+    share: float = 0.15
+    masked: float = 0.8
+    random: float = 0.1
+    output: str = "masked_token"
+    mask: int | None = None
+    vocab: int | None = None
+    spared: tuple[int, ...] | None = None
 
     control_tokens: ClassVar[tuple[str, ...]] = (MASK,)
     predicts_every_token: ClassVar[bool] = False

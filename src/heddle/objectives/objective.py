@@ -94,7 +94,11 @@ class TeacherForcingConfig(SamplingConfig):
 
 @part("next_token")
 class NextTokenConfig(ObjectiveConfig):
-    """Next-token prediction (Bengio et al. 2003), with label smoothing (Szegedy et al. 2016)."""
+    """Next-token prediction (Bengio et al. 2003), with label smoothing (Szegedy et al. 2016).
+
+    smoothing: label smoothing: share of each target's probability that is spread over all tokens.
+    sampling: scheduled sampling: how often the model reads its own predictions in training.
+    """
 
     smoothing: Share = 0.0
     sampling: SamplingConfig = TeacherForcingConfig()
@@ -121,7 +125,11 @@ class NextTokenConfig(ObjectiveConfig):
 
 @part("sequence")
 class SequenceConfig(ObjectiveConfig):
-    """Sequence-to-sequence prediction: each target token given the source and the target before it."""
+    """Sequence-to-sequence prediction: each target token given the source and the target before it.
+
+    smoothing: label smoothing: share of each target's probability that is spread over all tokens.
+    sampling: scheduled sampling: how often the model reads its own predictions in training.
+    """
 
     smoothing: Share = 0.0
     sampling: SamplingConfig = TeacherForcingConfig()

@@ -46,10 +46,14 @@ class ScheduledSamplingConfig(SamplingConfig):
 
 @part("linear")
 class LinearSamplingConfig(ScheduledSamplingConfig):
-    """Let the share grow evenly from nothing to `most`."""
+    """Let the share grow evenly from nothing to `most`.
+
+    most: the largest share of own predictions.
+    over: the part of training in which the share grows.
+    draw: whether predictions are sampled, or the most probable tokens.
+    """
 
     most: Most = 1.0
-    # the part of training in which it grows
     over: Annotated[float, within("above 0, up to 1", lambda over: 0 < over <= 1)] = 1.0
     draw: Draw = "sample"
 
@@ -59,9 +63,14 @@ class LinearSamplingConfig(ScheduledSamplingConfig):
 
 @part("exponential")
 class ExponentialSamplingConfig(ScheduledSamplingConfig):
-    """1 - k ** step: fast at first, then ever slower."""
+    """1 - k ** step: fast at first, then ever slower.
 
-    half: Half = 0.5  # the part of training after which the share is one half; it gives k
+    half: the part of training after which the share is one half; it gives k.
+    most: the largest share of own predictions.
+    draw: whether predictions are sampled, or the most probable tokens.
+    """
+
+    half: Half = 0.5
     most: Most = 1.0
     draw: Draw = "sample"
 
@@ -71,9 +80,14 @@ class ExponentialSamplingConfig(ScheduledSamplingConfig):
 
 @part("inverse_sigmoid")
 class InverseSigmoidSamplingConfig(ScheduledSamplingConfig):
-    """1 - k / (k + exp(step / k)): almost nothing at first, then fast, then almost all."""
+    """1 - k / (k + exp(step / k)): almost nothing at first, then fast, then almost all.
 
-    half: Half = 0.5  # the part of training after which the share is one half: k · log(k) steps
+    half: the part of training after which the share is one half: k · log(k) steps.
+    most: the largest share of own predictions.
+    draw: whether predictions are sampled, or the most probable tokens.
+    """
+
+    half: Half = 0.5
     most: Most = 1.0
     draw: Draw = "sample"
 

@@ -1,11 +1,12 @@
 """Checks: errors in a run's config that are found before its text is read."""
 
-from heddle.core import ConfigError, find
+from heddle.core import ConfigError, fields_of, find
 from heddle.models import build_meta
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import PartConfig
 from heddle.nn.recurrent import RecurrentConfig
 from heddle.objectives import NextTokenConfig
+from heddle.text.tokenizers import MASK, BpeTokenizer
 from heddle.training.callbacks import NoWindowWarmupConfig
 from heddle.training.run_config import RunConfig, TrainingConfig
 from heddle.training.trainable import choose_trainable
@@ -28,6 +29,18 @@ def check_model(config: RunConfig) -> None:
     model.reserve(config.rows.max_length)
     config.objective.checked_model(model)
     choose_trainable(model, config.frozen, config.unfrozen)
+
+
+def guess_vocab(config: RunConfig) -> int:
+    """Return how many tokens there would be, as the model or the tokenizer says, or about as many as a text gives."""
+    sizes = (fields_of(config.model).get("vocab"), fields_of(config.tokenizer).get("vocab"))
+    guess = 4096 if isinstance(config.tokenizer, BpeTokenizer) else 256
+    return next((number for number in sizes if isinstance(number, int)), guess)
+
+
+def guess_control_tokens(config: RunConfig, vocab: int) -> dict[str, int]:
+    """Return ids for the control tokens that the objective needs, before there is a tokenizer that has them."""
+    return {name: vocab - 1 - number for number, name in enumerate((MASK, *config.objective.control_tokens))}
 
 
 def rows_per_process(training: TrainingConfig, world: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from heddle.core import HeddleError, brief, user_code
-from heddle.core.system import Hardware, read_table
+from heddle.core.system import Hardware, read_table, write_json
 
 ENVIRONMENT = "environment.json"
 ROUNDING = ("torch", "device", "chip", "dtype", "threads")  # what the last bits depend on
@@ -45,3 +45,8 @@ def environment_changes(folder: Path, now: dict[str, Any], compared: Iterable[st
         return None
     pairs = ", ".join(f"{name} {brief(before[name])} -> {brief(now[name])}" for name in changed)
     return f"changed: {pairs}, since the run was last trained: results may differ in the last bits"
+
+
+def record_threads(folder: Path, threads: int) -> None:
+    """Write that a run now computes with another number of threads: the last bits depend on it."""
+    write_json(folder / ENVIRONMENT, read_table(folder / ENVIRONMENT) | {"threads": threads})

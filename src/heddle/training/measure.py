@@ -11,16 +11,15 @@ from typing import Any
 import torch
 
 from heddle.checkpoints import find_source
-from heddle.core import fields_of, replace
+from heddle.core import replace
 from heddle.core.system import Hardware, peak_flops
 from heddle.data.rows import Batch
 from heddle.models import count_parameters, training_flops
 from heddle.models.networks import Model
 from heddle.nn.attention import set_warmup_window
-from heddle.text.tokenizers import MASK, BpeTokenizer
 from heddle.training.assemble import build_model, resolve_model
 from heddle.training.breakdown import breakdown
-from heddle.training.checks import check_window_warmup
+from heddle.training.checks import check_window_warmup, guess_control_tokens, guess_vocab
 from heddle.training.compiling import wants_compile
 from heddle.training.loop import ProcessGroup, Step
 from heddle.training.run_config import RunConfig
@@ -78,10 +77,9 @@ class DryRun:
 
 def build_dry_run(config: RunConfig) -> DryRun:
     """Build what a run trains, as the run would, but for its text and tokenizer."""
-    hardware, vocab = config.hardware.choose(), _vocab(config)
+    hardware, vocab = config.hardware.choose(), guess_vocab(config)
     init = None if config.init is None else find_source(config.init)
-    special = {name: vocab - 1 - number for number, name in enumerate((MASK, *config.objective.control_tokens))}
-    config = replace(config, objective=config.objective.resolve(special, vocab))
+    config = replace(config, objective=config.objective.resolve(guess_control_tokens(config, vocab), vocab))
     config = replace(config, model=resolve_model(config, vocab, init))
     with hardware.device:
         model = build_model(config, init)
@@ -100,13 +98,6 @@ def build_dry_run(config: RunConfig) -> DryRun:
         return config.objective.prepare(batch, seed=config.seed)
 
     return DryRun(config, model, step, hardware, draw, compiled)
-
-
-def _vocab(config: RunConfig) -> int:
-    """Return how many tokens there would be, as the model or the tokenizer says, or about as many as a text gives."""
-    sizes = (fields_of(config.model).get("vocab"), fields_of(config.tokenizer).get("vocab"))
-    guess = 4096 if isinstance(config.tokenizer, BpeTokenizer) else 256
-    return next((number for number in sizes if isinstance(number, int)), guess)
 
 
 def measure(
@@ -130,7 +121,7 @@ def measure(
         tokens = run.take(batches[number % len(batches)])
         run.wait()
         seconds.append(time.perf_counter() - start)
-    parts = breakdown(lambda: run.take(batches[0]), PROFILED, run.hardware.device, _vocab(config))
+    parts = breakdown(lambda: run.take(batches[0]), PROFILED, run.hardware.device, guess_vocab(config))
     return _speed(run, seconds, tokens, first, parts)
 
 

@@ -21,20 +21,33 @@ from heddle.training.optimizers import AdamWConfig, CosineConfig, OptimizerConfi
 
 @settings
 class TrainingConfig(Config):
-    """How far, how much at once, and how gradients become steps."""
+    """How far, how much at once, and how gradients become steps.
+
+    steps: how many optimizer steps to take.
+    batch: rows in a step (batch size), over all micro-batches and processes.
+    micro_batch: rows at once on one process; fewer than its share: gradient accumulation; None: all of its share.
+    optimizer: how gradients change the weights: AdamW, SGD or Muon.
+    schedule: how the learning rate changes over the steps: warm-up and decay.
+    clip: gradient clipping: the largest norm of the gradient; null: none.
+    average: weight averaging, such as EMA: the averaged weights are validated and used; null: none.
+    average_last: at the end, average the weights of this many checkpoints.
+    guard: which steps are skipped (spikes, NaN), and when the run ends as diverged.
+    window_warmup: how far back attention looks at each step.
+    activation_checkpointing: gradient checkpointing: what backward computes again, to save memory.
+    reduction: deterministic: any number of processes gives the same bits, for more memory.
+    """
 
     steps: int = 1000
-    batch: int = 32  # rows per step, over all micro-batches and processes
-    micro_batch: int | None = None  # rows at once on one process; None: all of its share
+    batch: int = 32
+    micro_batch: int | None = None
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = CosineConfig()
     clip: float | None = 1.0
-    average: WeightAverageConfig | None = None  # of the weights, used instead of them
-    average_last: int = 0  # at the end, average this many checkpoints
+    average: WeightAverageConfig | None = None
+    average_last: int = 0
     guard: GuardConfig = GuardConfig()
-    window_warmup: WindowWarmupConfig = NoWindowWarmupConfig()  # how far back attention looks at each step
-    activation_checkpointing: ActivationCheckpointing = "none"  # what backward computes again, to save memory
-    # deterministic: micro-batches add up in one order, so that any number of processes gives the same bits, for memory
+    window_warmup: WindowWarmupConfig = NoWindowWarmupConfig()
+    activation_checkpointing: ActivationCheckpointing = "none"
     reduction: Reduction = "fast"
 
     def __post_init__(self) -> None:
@@ -48,7 +61,13 @@ class TrainingConfig(Config):
 
 @settings
 class EveryConfig(Config):
-    """After how many steps things happen."""
+    """After how many steps things happen.
+
+    log: steps between two lines of metrics.jsonl.
+    validate: steps between two validations on held-out text.
+    save: steps between two checkpoints.
+    sample: steps between two samples of generated text.
+    """
 
     log: Positive = 10
     validate: Positive = 250
@@ -58,7 +77,12 @@ class EveryConfig(Config):
 
 @settings
 class KeepConfig(Config):
-    """Which checkpoints stay, and whether they are written beside the training."""
+    """Which checkpoints stay, and whether they are written beside the training.
+
+    last: how many of the newest checkpoints to keep.
+    best: how many checkpoints of lowest held-out loss to keep beside them.
+    background: whether checkpoints are written while training goes on.
+    """
 
     last: Positive = 2
     best: Count = 1
@@ -67,30 +91,45 @@ class KeepConfig(Config):
 
 @settings
 class StopConfig(Config):
-    """When a run ends before its steps are done."""
+    """When a run ends before its steps are done.
+
+    minutes: time limit: the run saves and ends after so many minutes.
+    patience: early stopping: the run ends when the held-out loss has not fallen for so many validations.
+    """
 
     minutes: Annotated[float, within("at least 0", lambda minutes: minutes >= 0)] | None = None
-    patience: Positive | None = None  # validations without a fall
+    patience: Positive | None = None
 
 
 @settings
 class HardwareConfig(Config):
-    """Where to compute, and how."""
+    """Where to compute, and how.
+
+    device: where to compute: auto, cpu, cuda or cuda:N.
+    dtype: number format of the computation: auto, float32, bfloat16 or float64 (mixed precision: bfloat16).
+    compile: torch.compile: auto on a GPU where it helps; on; graphs: on, replayed as CUDA graphs; off.
+    matmul: float8: linear maps inside layers multiply in float8.
+    workers: threads that build batches ahead.
+    threads: CPU threads of the computation; null: one for each free core, and fewer while other processes use them.
+    """
 
     device: str = "auto"
     dtype: str = "auto"
-    # auto: on a GPU, unless for recurrence or pairs of many lengths; graphs: on a GPU, and replayed in one go
     compile: Literal["auto", "on", "graphs", "off"] = "auto"
-    matmul: Literal["plain", "float8"] = "plain"  # float8: linear maps inside layers multiply in float8
-    workers: int = 1  # threads that build batches ahead
+    matmul: Literal["plain", "float8"] = "plain"
+    workers: int = 1
+    threads: Positive | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.dtype == "float16":
             raise ConfigError("dtype", want="bfloat16, for float16 would need its losses scaled", got=self.dtype)
         check_at_least(0, workers=self.workers)
 
     def choose(self) -> Hardware:
-        """Decide device and dtype; on a GPU, make it the one that torch speaks of."""
+        """Decide device and dtype; on a GPU, make it the current device. Set the threads that were chosen."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
         try:
             hardware = choose_hardware(self.device, self.dtype)
         except ConfigError as error:
@@ -102,7 +141,11 @@ class HardwareConfig(Config):
 
 @settings
 class MixConfig(Config):
-    """A further corpus, mixed in by weight against the run's own, which weighs 1."""
+    """A further corpus, mixed in by weight against the run's own, which weighs 1.
+
+    data: the further corpus.
+    weight: rows that come from it for each row of the run's own corpus.
+    """
 
     data: CorpusConfig
     weight: float = 1.0
@@ -118,9 +161,33 @@ class MixConfig(Config):
 
 @settings
 class RunConfig(Config):
-    """A complete run."""
+    """A complete run.
 
-    format: int = CONFIG_FORMAT  # of this file; not to be overridden
+    format: version of the config format; not to be overridden.
+    name: name of the run's folder in runs/.
+    seed: random seed of initial weights, data order, dropout and samples.
+    model: the network: a preset by name, or every part written out.
+    tokenizer: how text becomes tokens.
+    data: what to learn from, and what is held out for validation.
+    mix: further corpora, mixed in by weight.
+    rows: how documents become rows of tokens.
+    validation_rows: most held-out rows that a validation measures; None: all.
+    objective: what is learnt: the loss.
+    training: steps, batch, optimizer, schedule and what else makes a step.
+    every: after how many steps to log, validate, save and sample.
+    keep: which checkpoints to keep.
+    stop: when to end before all steps are done: early stopping, time limit.
+    hardware: device, dtype, threads and compilation.
+    init: the model to start from (fine-tuning): a run, a Hugging Face folder or a GGUF file, with its tokenizer.
+    adapters: LoRA and the like: what learns beside the model's weights, which then do not.
+    frozen: patterns of names of weights that do not learn: stack.0.*.
+    unfrozen: patterns of names of weights that learn though adapters or `frozen` say otherwise.
+    tensorboard: whether to write TensorBoard logs to the run's folder (pip install 'heddle[track]').
+    callbacks: callbacks of the user's own, beside those of the library.
+    use: files and modules of the user's own code (plugins); a run stores their hashes, too.
+    """
+
+    format: int = CONFIG_FORMAT
     name: str = "first"
     seed: int = 0
     model: ModelConfig = PresetConfig()
@@ -128,20 +195,20 @@ class RunConfig(Config):
     data: CorpusConfig = CorpusConfig()
     mix: tuple[MixConfig, ...] = ()
     rows: RowsConfig = PackedRows()
-    validation_rows: int | None = None  # None: all that is held out
+    validation_rows: int | None = None
     objective: ObjectiveConfig = NextTokenConfig()
     training: TrainingConfig = TrainingConfig()
     every: EveryConfig = EveryConfig()
     keep: KeepConfig = KeepConfig()
     stop: StopConfig = StopConfig()
     hardware: HardwareConfig = HardwareConfig()
-    init: str | None = None  # a run to start from, with its model and tokenizer
-    adapters: AdapterConfig | None = None  # what learns beside the model's weights, which then do not
-    frozen: tuple[str, ...] = ()  # patterns of names of weights that do not learn: stack.0.*
-    unfrozen: tuple[str, ...] = ()  # and of those that do, though adapters or the patterns above say otherwise
+    init: str | None = None
+    adapters: AdapterConfig | None = None
+    frozen: tuple[str, ...] = ()
+    unfrozen: tuple[str, ...] = ()
     tensorboard: bool = False
-    callbacks: tuple[CallbackConfig, ...] = ()  # of the user's own, beside those of the library
-    use: tuple[str, ...] = ()  # files and modules of the user's own code; a run has their hashes, too
+    callbacks: tuple[CallbackConfig, ...] = ()
+    use: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:

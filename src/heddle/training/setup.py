@@ -1,7 +1,7 @@
 """Set-up: from a RunConfig to a Trainer at the newest checkpoint of the run."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from heddle.checkpoints import Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, with_checksum
 from heddle.core import Config, ConfigError, DamageError, UsageError, decode, diff, encode, find, replace, user_code
-from heddle.core.system import Hardware, write_json
+from heddle.core.system import CoreWatch, Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
 from heddle.data.shards import Prepared
 from heddle.models import training_flops
@@ -21,9 +21,10 @@ from heddle.models.presets import PresetConfig, preset
 from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
 from heddle.training import assemble, callbacks, loop
-from heddle.training.checks import check_fit, check_model, rows_per_process
+from heddle.training.checks import check_fit, check_model, guess_control_tokens, guess_vocab, rows_per_process
 from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, wants_compile
-from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes
+from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes, record_threads
+from heddle.training.header import EstimateTime, header
 from heddle.training.optimizers import TriggeredAverageConfig, WeightAverage
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import describe_trainable
@@ -39,6 +40,7 @@ class RunEnvironment:
     writer: callbacks.SampleWriter | None = None
     callbacks: tuple[loop.Callback, ...] = ()
     defined_by: tuple[Callable[[], RunConfig], ...] = ()  # the recipe, whose code is recorded
+    watch: CoreWatch = field(default_factory=CoreWatch)  # from before the data are prepared
 
 
 def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
@@ -63,7 +65,8 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reserve(config.rows.max_length)
-    _announce(model, plan, prepared, wants_compile(config, model, hardware), env.reporter)
+    lines = header(config, prepared, plan, held_out.plan, model, hardware)
+    _announce(lines, model, plan, wants_compile(config, model, hardware), env.reporter)
     encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
     trainer = loop.Trainer(
         folder=env.folder,
@@ -126,6 +129,7 @@ def _resolve(
     model = config.model if init is None else init.config()
     check_fit(replace(config, model=model.expand()), env.processes.world)
     if init is None and found is None and not (env.folder / TOKENIZER).exists():
+        _check_before_reading(config)
         env.reporter.message("reading the text, for tokenizer and token shards")
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
@@ -135,6 +139,13 @@ def _resolve(
         _check_same(config, found)
     check_model(config)
     return _with_code(config, env, presets), tokenizer
+
+
+def _check_before_reading(config: RunConfig) -> None:
+    """Refuse a model that cannot be built or trained, with about as many tokens as the tokenizer will have."""
+    vocab = guess_vocab(config)
+    objective = config.objective.resolve(guess_control_tokens(config, vocab), vocab)
+    check_model(replace(config, objective=objective, model=assemble.resolve_model(config, vocab, None)))
 
 
 def _controls(tokenizer: Tokenizer) -> dict[str, int]:
@@ -174,10 +185,10 @@ def resume(trainer: loop.Trainer, found: Checkpoint, reporter: loop.Reporter) ->
         reporter.message("changed: the data's files, since the checkpoint (size, date or split)", "warning")
 
 
-def _announce(model: Model, plan: RowPlan, prepared: list[Prepared], compiles: bool, reporter: loop.Reporter) -> None:
-    """Report what became of the documents, which weights are trained, where not all are, and that the step compiles."""
-    for corpus in prepared:
-        reporter.message(f"documents: {corpus.counter}", "warning" if corpus.counter.faulty else "plain")
+def _announce(lines: Iterable[str], model: Model, plan: RowPlan, compiles: bool, reporter: loop.Reporter) -> None:
+    """Report the header, which weights are trained if not all, which pairs are too long, and that the step compiles."""
+    for line in lines:
+        reporter.message(line)
     if (words := describe_trainable(model)) is not None:
         reporter.message(words)
     for reason, count in plan.skipped.items():
@@ -270,11 +281,17 @@ def _callbacks(
     is_main, every, reporter = env.processes.is_main, config.every, env.reporter
     metrics = callbacks.Metrics(env.folder / "metrics.jsonl")
     found: list[loop.Callback] = []
+    adapt = callbacks.AdaptThreads
+    if env.processes.world == 1 and adapt.wanted(
+        trainer.hardware.device, config.hardware.threads, config.training.reduction
+    ):
+        found.append(adapt(env.watch, reporter, partial(record_threads, env.folder)))
     if not isinstance(config.training.window_warmup, callbacks.NoWindowWarmupConfig):
         found.append(callbacks.WindowWarmup(config.training.window_warmup, trainer.hardware.device))
     if is_main:
         flops = training_flops(trainer.model, trainer.loader.plan.mean_length)
         found.append(callbacks.Log(metrics, reporter, every.log, flops))
+        found.append(EstimateTime(reporter))
     found.append(callbacks.Validate(rows, config.objective, metrics, reporter, every.validate))
     average = trainer.take_step.average
     if average is not None and isinstance(average.config, TriggeredAverageConfig):

@@ -3,6 +3,7 @@
 from heddle.checkpoints.store.checkpoint import Checkpoint, average_checkpoints, open_checkpoint, verify
 from heddle.checkpoints.store.config_format import (
     CONFIG_FORMAT,
+    RENAMED,
     checksum_fits,
     migrate_config,
     renamed_keys,

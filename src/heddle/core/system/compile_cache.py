@@ -5,9 +5,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
-import torch._functorch.config
-
 from heddle.core.errors import first_line
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # where torch looks for compiled code, and Triton with it
@@ -20,6 +17,8 @@ def enable_compile_cache() -> None:
 
     What was traced is kept too, also of graphs with gradients of our own: what they do is all in the graph.
     """
+    import torch._functorch.config
+
     torch._functorch.config.autograd_cache_allow_custom_autograd_functions = True
     if _chosen():
         return

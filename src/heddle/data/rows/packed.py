@@ -138,7 +138,9 @@ def with_begin_token(tokens: NDArray[Any], starts: NDArray[np.int64], shards: Sh
 class PackedRows(RowsConfig):
     """Sequence packing: documents end to end in a new order each epoch, cut into rows, which are shuffled too.
 
+    length: tokens in a row: the context that the model is trained at.
     boundaries: `reset` keeps the documents of a row apart, `stream` joins them.
+    shuffle: whether documents and rows come in a new order each epoch.
     """
 
     length: Positive = 256

@@ -20,6 +20,9 @@ from heddle.data.shards import Shards
 class PairRows(RowsConfig):
     """Batches of `batch` pairs of similar length; lengths include the end token, longer pairs are skipped and counted.
 
+    length: most tokens of a target, its end included.
+    source_length: most tokens of a source, its end included.
+    batch: pairs in a batch; it must equal training.batch.
     jitter: share by which lengths are blurred before sorting, so that each epoch has other batches.
     multiple: padded lengths are rounded up to it, which keeps the number of shapes small.
     """

@@ -18,7 +18,11 @@ class StreamRows(RowsConfig):
     """Continuous lanes for truncated BPTT: recurrent models carry their state from step to step.
 
     The epoch's pairs are split into `lanes` contiguous lanes, equal to within one pair; row g continues lane g % lanes.
+
+    length: tokens of each lane in one step: how far back truncated BPTT reaches.
+    lanes: streams read side by side; it must equal training.batch.
     boundaries: `stream` carries the state across documents, `reset` marks where it is reset.
+    shuffle: whether documents come in a new order each epoch.
     """
 
     length: Positive = 64

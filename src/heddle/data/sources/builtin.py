@@ -20,7 +20,10 @@ LARGEST = 1 << 22  # bytes; no module comes near
 
 @part("builtin")
 class BuiltinSource(SourceConfig):
-    """The standard library's modules: sources, docstrings alone, or both; a module is never divided by a split."""
+    """The standard library's modules: sources, docstrings alone, or both; a module is never divided by a split.
+
+    part: which text of Python's standard library: sources, docstrings or both.
+    """
 
     part: Literal["sources", "docstrings", "both"] = "sources"
 

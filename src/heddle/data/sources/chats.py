@@ -21,11 +21,14 @@ Message = dict[str, object]
 class ChatSource(SourceConfig):
     """Conversations: JSON lines, or a JSON array in a `.json` file, of objects with a list of turns.
 
-    turns: the field of that list; None: messages, conversations or dialog, whichever a row has.
-    first: who speaks first where turns are plain texts, of user and assistant alternately.
 
     A turn is {"role", "content"}, and what else a template knows of it such as tool_calls, or {"from", "value"}, or a
     text. A row may also hold `tools` for the template, and `system`, which comes before the turns.
+
+    path: a file, a folder or a glob of JSON lines.
+    turns: the field of a row's turns; None: messages, conversations or dialog, whichever a row has.
+    first: who speaks first where turns are plain texts, of user and assistant alternately.
+    longest: most bytes of a line; longer ones are left out and counted.
     """
 
     path: str

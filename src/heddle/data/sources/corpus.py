@@ -69,7 +69,11 @@ Fraction = Annotated[float, within("above 0 and below 1", lambda fraction: 0 < f
 
 @part("hash")
 class HashSplit(SplitConfig):
-    """Hold out whole documents by a keyed hash of each: adding data never moves a document."""
+    """Hold out whole documents by a keyed hash of each: adding data never moves a document.
+
+    fraction: share of the documents that is held out for validation.
+    seed: keys the hash; another seed holds out other documents.
+    """
 
     fraction: Fraction = 0.05
     seed: int = 0
@@ -85,7 +89,10 @@ class HashSplit(SplitConfig):
 
 @part("tail")
 class TailSplit(SplitConfig):
-    """Hold out the last fraction of all characters, as is usual for one long text; the corpus is read twice."""
+    """Hold out the last fraction of all characters, as is usual for one long text; the corpus is read twice.
+
+    fraction: share of all characters, at the end, that is held out for validation.
+    """
 
     fraction: Fraction = 0.1
 
@@ -105,7 +112,10 @@ class TailSplit(SplitConfig):
 
 @part("file")
 class FileSplit(SplitConfig):
-    """Hold out a source of its own; a training document that is also in it is a duplicate."""
+    """Hold out a source of its own; a training document that is also in it is a duplicate.
+
+    source: where the held-out documents come from.
+    """
 
     source: SourceConfig
 
@@ -128,7 +138,8 @@ class AutoSplit(SplitConfig):
 
     Texts are few where each file is a document, and there are fewer than 200.
 
-    fraction: what is held out; None: the default of the split. seed: of the hash.
+    fraction: share of the text that is held out; None: the default of the split.
+    seed: random seed of the hash.
     """
 
     fraction: Fraction | None = None
@@ -151,14 +162,18 @@ class AutoSplit(SplitConfig):
 class CorpusConfig(Config):
     """What to learn from: sources, a split, and which documents to leave out.
 
-    template: of conversations; a built-in one, or a file; None: that of the model.
-    learn: what counts of conversations; the answers, or all.
+    sources: where documents come from; several are read one after the other.
+    split: which documents are held out for validation.
+    shortest: fewest characters of a document; shorter ones are left out.
+    unique: whether exact copies of a document count once.
+    template: chat template of conversations: a built-in one or a file; None: that of the model.
+    learn: what counts towards the loss in conversations: the answers, or all.
     """
 
     sources: Sources = (BuiltinSource(),)
     split: SplitConfig = AutoSplit()
-    shortest: int = 1  # characters
-    unique: bool = True  # exact copies count once
+    shortest: int = 1
+    unique: bool = True
     template: str | None = None
     learn: Learn = "answers"
 

@@ -11,7 +11,10 @@ RECORD = "prepared.json"
 
 @part("prepared")
 class PreparedSource(SourceConfig):
-    """What `heddle data prepare` wrote: shards, split and tokenizer included; the only source of its corpus."""
+    """What `heddle data prepare` wrote: shards, split and tokenizer included; the only source of its corpus.
+
+    path: the folder that `heddle data prepare` wrote.
+    """
 
     path: str
 

@@ -40,6 +40,11 @@ class TextSource(SourceConfig):
     Each file is a document, or each paragraph (blank lines part them), or each line. A document of more than
     `longest` bytes becomes several, cut at whitespace where there is some. Where files are documents and there are
     several, the pieces of each stay on one side of a split; a single file would otherwise have no other side.
+
+    path: a file, a folder or a glob.
+    split: what a document is: a file, a paragraph or a line.
+    pattern: which files of a folder are read, such as *.txt.
+    longest: most bytes of a document; a longer one becomes several.
     """
 
     path: str
@@ -77,9 +82,12 @@ class TextSource(SourceConfig):
 
 @part("jsonl")
 class JsonlSource(SourceConfig):
-    """JSON lines, or a JSON array in a `.json` file, of strings or of objects.
+    """JSON lines: each an object with a field `text`, and `target` when documents are pairs.
 
-    text, target: the fields of an object, `target` where documents are pairs.
+    path: a file, a folder or a glob of JSON lines.
+    text: the field that holds the text, or the source of a pair.
+    target: the field that holds the target of a pair; None: documents are no pairs.
+    longest: most bytes of a line; longer ones are left out and counted.
     """
 
     path: str
@@ -105,7 +113,13 @@ class JsonlSource(SourceConfig):
 
 @part("tsv")
 class TsvSource(SourceConfig):
-    """Tab-separated columns, by number from 0 in a file without a header, or by name in the header's line."""
+    """Tab-separated columns, by number from 0 in a file without a header, or by name in the header's line.
+
+    path: a file, a folder or a glob of tab-separated files.
+    text: the column of the text, or of a pair's source: a number from 0, or a name of the header.
+    target: the column of a pair's target; None: documents are no pairs.
+    longest: most bytes of a line; longer ones are left out and counted.
+    """
 
     path: str
     text: int | str = 0
@@ -133,6 +147,12 @@ class CsvSource(SourceConfig):
     """Columns separated by commas, by name in the header's line, or by number from 0 in a file without a header.
 
     Fields in double quotes may hold commas and line ends.
+
+    path: a file, a folder or a glob of CSV files.
+    text: the column of the text, or of a pair's source: a name of the header, or a number from 0.
+    target: the column of a pair's target; None: documents are no pairs.
+    delimiter: the character between two fields.
+    longest: most bytes of a row; longer ones are left out and counted.
     """
 
     path: str
@@ -167,7 +187,12 @@ class CsvSource(SourceConfig):
 
 @part("parallel")
 class ParallelSource(SourceConfig):
-    """Two files whose lines translate each other: each pair of lines is a document with a target."""
+    """Two files whose lines translate each other: each pair of lines is a document with a target.
+
+    source: the file of source lines.
+    target: the file of target lines, one for each source line.
+    longest: most bytes of a line; longer ones are left out and counted.
+    """
 
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
     source: str

@@ -14,7 +14,12 @@ ROWS = 1024  # rows held at a time
 
 @part("parquet")
 class ParquetSource(SourceConfig):
-    """Parquet files: the column `text`, and `target` when documents are pairs."""
+    """Parquet files: the column `text`, and `target` when documents are pairs.
+
+    path: a file, a folder or a glob of Parquet files.
+    text: the column that holds the text, or the source of a pair.
+    target: the column that holds the target of a pair; None: documents are no pairs.
+    """
 
     path: str
     text: str = "text"
@@ -47,7 +52,13 @@ class ParquetSource(SourceConfig):
 
 @part("datasets")
 class DatasetsSource(SourceConfig):
-    """A data set of the `datasets` library: a folder that it saved, or a name that it can load."""
+    """A data set of the `datasets` library: a folder that it saved, or a name that it can load.
+
+    name: a folder that the library saved, or a name that it can load.
+    split: the part of the data set to read.
+    text: the column that holds the text, or the source of a pair.
+    target: the column that holds the target of a pair; None: documents are no pairs.
+    """
 
     name: str
     split: str = "train"

@@ -25,22 +25,36 @@ from heddle.nn.stack import PlanConfig
 
 @part("encoder")
 class EncoderConfig(NetworkConfig):
-    """Encoder: read a row of tokens, or an image, as a whole."""
+    """Encoder: read a row of tokens, or an image, as a whole.
+
+    width: numbers in the vector of each position.
+    context: most tokens of a row.
+    plan: the layers.
+    vocab: how many token ids there are; None: the inputs are images.
+    embedding: how ids, or patches of an image, become vectors.
+    position: how the model knows the order of tokens.
+    norm: normalization after the last layer.
+    pooling: how a row becomes one vector, where outputs need it.
+    outputs: what is predicted from the encoded row; each has a name and a loss.
+    init: how weights are initialised.
+    ties: weight tying: pairs of names that share one matrix.
+    adapters: LoRA and the like; the other weights are then frozen.
+    """
 
     noun = "an encoder"
 
     width: int
     context: int
     plan: PlanConfig
-    vocab: int | None = None  # None: the inputs are images
+    vocab: int | None = None
     embedding: EmbeddingConfig = FullEmbeddingConfig()
     position: PositionConfig = NoPositionConfig()
-    norm: NormConfig = NoNormConfig()  # after the last layer
-    pooling: PoolingConfig | None = None  # how a row becomes one vector, where outputs need it
+    norm: NormConfig = NoNormConfig()
+    pooling: PoolingConfig | None = None
     outputs: tuple[OutputConfig, ...] = ()
     init: InitConfig = NormalInitConfig(shrink_into_stream=False)
     ties: tuple[TieConfig, ...] = ()
-    adapters: tuple[AdapterConfig, ...] = ()  # LoRA and the like; the other weights are then frozen
+    adapters: tuple[AdapterConfig, ...] = ()
 
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)

@@ -23,14 +23,27 @@ ONE_TABLE = (INPUTS, OUTPUT)
 
 @part("encoder_decoder")
 class EncoderDecoderConfig(NetworkConfig):
-    """Encoder-decoder: predict each token of a target from those before it and the whole source."""
+    """Encoder-decoder: predict each token of a target from those before it and the whole source.
+
+    vocab: how many token ids there are, on both sides.
+    width: numbers in the vector of each position.
+    context: most tokens of either side.
+    encoder: the side that reads the source.
+    decoder: the side that writes the target.
+    head: how vectors become probabilities of the next token.
+    tap: which encoder layers the decoder attends to.
+    bridge: what passes from the encoder to the decoder beside cross-attention.
+    init: how weights are initialised.
+    ties: weight tying: pairs of names that share one matrix.
+    adapters: LoRA and the like; the other weights are then frozen.
+    """
 
     noun = "an encoder-decoder"
     reads_source = True
 
     vocab: int
     width: int
-    context: int  # of either side
+    context: int
     encoder: TowerConfig
     decoder: TowerConfig
     head: HeadConfig = SoftmaxHeadConfig()
@@ -38,7 +51,7 @@ class EncoderDecoderConfig(NetworkConfig):
     bridge: BridgeConfig = NoBridgeConfig()
     init: InitConfig = NormalInitConfig()
     ties: tuple[TieConfig, ...] = ()
-    adapters: tuple[AdapterConfig, ...] = ()  # LoRA and the like; the other weights are then frozen
+    adapters: tuple[AdapterConfig, ...] = ()
 
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)

@@ -19,7 +19,21 @@ TIED = (TieConfig(share="head.weight", of="embedding.weight"),)
 
 @part("language_model")
 class LanguageModelConfig(NetworkConfig):
-    """Language model: predict each token from those that its position may see."""
+    """Language model: predict each token from those that its position may see.
+
+    vocab: how many token ids there are.
+    width: numbers in the vector of each position.
+    context: most tokens of a row.
+    plan: the layers.
+    embedding: how ids become vectors.
+    position: how the model knows the order of tokens.
+    norm: normalization after the last layer.
+    head: how vectors become probabilities of the next token.
+    init: how weights are initialised.
+    ties: weight tying: pairs of names that share one matrix.
+    adapters: LoRA and the like; the other weights are then frozen.
+    sight: which positions each one may see: those before it, or all of the row.
+    """
 
     noun = "a language model"
 
@@ -29,11 +43,11 @@ class LanguageModelConfig(NetworkConfig):
     plan: PlanConfig
     embedding: EmbeddingConfig = FullEmbeddingConfig()
     position: PositionConfig = NoPositionConfig()
-    norm: NormConfig = NoNormConfig()  # after the last layer
+    norm: NormConfig = NoNormConfig()
     head: HeadConfig = SoftmaxHeadConfig()
     init: InitConfig = NormalInitConfig()
     ties: tuple[TieConfig, ...] = ()
-    adapters: tuple[AdapterConfig, ...] = ()  # LoRA and the like; the other weights are then frozen
+    adapters: tuple[AdapterConfig, ...] = ()
     sight: Sight = "past"
 
     def __post_init__(self) -> None:

@@ -32,10 +32,14 @@ class ModelConfig(Config, ABC):
 
 @settings
 class TieConfig(Config):
-    """Weight tying: two names for one matrix (Press & Wolf 2017)."""
+    """Weight tying: two names for one matrix (Press & Wolf 2017).
 
-    share: str  # the name that gives up its own matrix
-    of: str  # the name whose matrix both use
+    share: the name that gives up its own matrix.
+    of: the name whose matrix both use.
+    """
+
+    share: str
+    of: str
 
 
 class NetworkConfig(ModelConfig, ABC):

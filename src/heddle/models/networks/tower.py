@@ -32,12 +32,18 @@ class TowerFields(Protocol):
 
 @settings
 class TowerConfig(Config):
-    """One side of an encoder-decoder."""
+    """One side of an encoder-decoder.
+
+    plan: the layers.
+    embedding: how ids become vectors.
+    position: how the model knows the order of tokens.
+    norm: normalization after the last layer.
+    """
 
     plan: PlanConfig
     embedding: EmbeddingConfig = FullEmbeddingConfig()
     position: PositionConfig = NoPositionConfig()
-    norm: NormConfig = NoNormConfig()  # after the last layer
+    norm: NormConfig = NoNormConfig()
 
 
 class BaseTower(Module):

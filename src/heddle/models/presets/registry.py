@@ -201,6 +201,18 @@ class PresetConfig(ModelConfig):
 
     Any other field that a path on the command line changes is kept in `edits`, so that the vocabulary and the context
     still follow the run, and options may come before or after it.
+
+    name: which preset; `heddle list presets` names all.
+    layers: how many layers, on each side of an encoder-decoder.
+    width: numbers in the vector of each position.
+    heads: attention heads of each layer.
+    kv_heads: heads of keys and values, for grouped-query attention.
+    hidden: width inside each feed-forward network.
+    vocab: how many token ids there are; null: as many as the tokenizer has.
+    context: most tokens of a row; null: as many as rows have.
+    dropout: share of numbers that training sets to zero at random, for regularisation.
+    dials: further options, which few presets have.
+    edits: changes of the resulting config, by dotted path, in order.
     """
 
     name: str = "first"
@@ -212,20 +224,30 @@ class PresetConfig(ModelConfig):
     vocab: int | None = None
     context: int | None = None
     dropout: float | None = None
-    dials: dict[str, Any] = field(default_factory=dict)  # further options, which few presets have
-    edits: dict[str, Any] = field(default_factory=dict)  # of the resulting config, by dotted path, in order
+    dials: dict[str, Any] = field(default_factory=dict)
+    edits: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name not in PRESETS:
             raise ConfigError.unknown("name", self.name, PRESETS)
-        if twice := self.dials.keys() & (fields_of(self).keys() - {"dials", "edits"}):
+        for name in self.left_out():
+            if (value := fields_of(self)[name]) is not None:
+                PRESETS[self.name].config(**{name: value})  # refuses it by name
+        if twice := self.dials.keys() & {"name", *self.sizes}:
             raise ConfigError(f"dials.{min(twice)}", want=f"the field {min(twice)} itself", got=self.dials[min(twice)])
         if self.dials or self.edits:
             self.expand()  # so that errors are reported here
 
+    @property
+    def sizes(self) -> list[str]:
+        """Return the names of the fields that are options of presets, each of some."""
+        return [name for name in fields_of(self) if name not in ("name", "dials", "edits")]
+
+    def left_out(self) -> list[str]:
+        return [name for name in self.sizes if name not in PRESETS[self.name].option_names]
+
     def expand(self) -> NetworkConfig:
-        own = fields_of(self)
-        own = {name: own[name] for name in own.keys() - {"name", "dials", "edits"} if own[name] is not None}
+        own = {name: value for name, value in fields_of(self).items() if name in self.sizes and value is not None}
         config = preset(self.name).config(**own | self.dials)
         for path, value in self.edits.items():
             config = override(config, path, value)

@@ -41,14 +41,22 @@ class AdapterConfig(Config, ABC):
 
 @part("lora")
 class LoraConfig(AdapterConfig):
-    """LoRA: add the product of two low-rank matrices, one of them initially zero (Hu et al. 2021)."""
+    """LoRA: add the product of two low-rank matrices, one of them initially zero (Hu et al. 2021).
+
+    rank: inner width of the two matrices.
+    alpha: strength of the adapter, before it is divided as `scaling` says.
+    scaling: alpha / rank, or alpha / sqrt(rank): rsLoRA (Kalajdzievski 2023).
+    dropout: dropout of the adapter's input.
+    targets: names of linear maps or ends of their paths; None: attention, feed-forward.
+    layers: which layers, counted from 0 in each tower; None: all.
+    """
 
     rank: Positive = 8
     alpha: float = 16.0
-    scaling: Literal["rank", "root"] = "rank"  # alpha / rank, or alpha / sqrt(rank): rsLoRA (Kalajdzievski 2023)
-    dropout: Share = 0.0  # of the input
-    targets: tuple[str, ...] | None = None  # names of linear maps or ends of their paths; None: attention, feed-forward
-    layers: tuple[int, ...] | None = None  # counted from 0, in each tower; None: all
+    scaling: Literal["rank", "root"] = "rank"
+    dropout: Share = 0.0
+    targets: tuple[str, ...] | None = None
+    layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -79,16 +79,26 @@ class MultiHeadAttention(AttentionPart, ABC):
 
 @part("attention")
 class AttentionConfig(SelfAttentionConfig):
-    """Self-attention: every position attends to every position that it may see."""
+    """Self-attention: every position attends to every position that it may see.
+
+    heads: how many attention heads.
+    kv_heads: heads of keys and values; None: as many as heads; 1: multi-query; between: grouped-query.
+    head_width: width of each head; None: width / heads.
+    projections: how queries, keys, values and the output are projected.
+    score: how a query and a key become a score.
+    mask: which positions are seen, beyond causality and documents.
+    values: whether later layers mix in the first layer's values.
+    dropout: dropout of the attention weights.
+    """
 
     heads: int
-    kv_heads: int | None = None  # None: as many as heads; 1: multi-query; between: grouped
-    head_width: int | None = None  # None: width / heads
+    kv_heads: int | None = None
+    head_width: int | None = None
     projections: ProjectionsConfig = ProjectionsConfig()
     score: ScoreConfig = DotScoreConfig()
     mask: MaskConfig = FullMaskConfig()
     values: ValuesConfig = OwnValuesConfig()
-    dropout: float = 0.0  # of the weights
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         check_heads(self)

@@ -57,9 +57,11 @@ class ClippedBranchWeightsConfig(BranchWeightsConfig):
 
     Narang et al. clip the weights themselves after each update. Here it is part of the forward, with the same value for
     the same weights, and gradients pass through it.
+
+    least: added to each weight, so that the sum is never zero.
     """
 
-    least: float = 1e-4  # added to each, so that the sum is never zero
+    least: float = 1e-4
 
     def __post_init__(self) -> None:
         if self.least <= 0:
@@ -134,7 +136,12 @@ def _check(attention: AttentionConfig | CrossAttentionConfig) -> None:
 
 @part("branched_attention")
 class BranchedAttentionConfig(MixerConfig):
-    """Self-attention whose heads pass one feed-forward each on its own, and are summed by learned weights."""
+    """Self-attention whose heads pass one feed-forward each on its own, and are summed by learned weights.
+
+    attention: the attention whose heads become branches.
+    channel: the feed-forward network that each head passes.
+    shares: how the learned weights of the branches are normalised.
+    """
 
     attention: AttentionConfig
     channel: FeedForwardFamily = FeedForwardConfig(bias=True)
@@ -149,7 +156,12 @@ class BranchedAttentionConfig(MixerConfig):
 
 @part("branched_cross_attention")
 class BranchedCrossAttentionConfig(CrossConfig):
-    """Cross-attention whose heads pass one feed-forward each on its own, and are summed by learned weights."""
+    """Cross-attention whose heads pass one feed-forward each on its own, and are summed by learned weights.
+
+    attention: the cross-attention whose heads become branches.
+    channel: the feed-forward network that each head passes.
+    shares: how the learned weights of the branches are normalised.
+    """
 
     attention: CrossAttentionConfig
     channel: FeedForwardFamily = FeedForwardConfig(bias=True)

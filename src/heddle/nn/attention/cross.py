@@ -12,7 +12,15 @@ from heddle.nn.state import CrossKVCache, Memory
 
 @part("cross_attention")
 class CrossAttentionConfig(CrossConfig):
-    """Cross-attention: every position of the target attends to every position of the source."""
+    """Cross-attention: every position of the target attends to every position of the source.
+
+    heads: how many attention heads.
+    kv_heads: heads of keys and values; None: as many as heads; 1: multi-query; between: grouped-query.
+    head_width: width of each head; None: width / heads.
+    projections: how queries, keys, values and the output are projected.
+    score: how a query and a key become a score.
+    dropout: dropout of the attention weights.
+    """
 
     heads: int
     kv_heads: int | None = None

@@ -21,27 +21,42 @@ from heddle.nn.state import KVCache
 
 @settings
 class LatentWidthsConfig(Config):
-    """The widths of one head."""
+    """The widths of one head.
 
-    key: Positive  # of the part of a key without rotary embedding
-    rotary: Positive  # of the part with rotary embedding
+    key: width of the part of a key without rotary embedding.
+    rotary: width of the part of a key with rotary embedding.
+    value: width of a value.
+    """
+
+    key: Positive
+    rotary: Positive
     value: Positive
 
 
 @part("latent_attention")
 class LatentAttentionConfig(SelfAttentionConfig):
-    """Latent attention: every token is compressed to a vector from which each head computes its key and value."""
+    """Latent attention: every token is compressed to a vector from which each head computes its key and value.
+
+    heads: how many attention heads.
+    latent: width of the cached vector.
+    widths: the widths of one head.
+    query_latent: width of the low-rank query projection; None: one matrix.
+    projections: biases and norms of the projections from the stream.
+    scale: factor of the scores; None: 1 / sqrt(key + rotary).
+    mask: which positions are seen, beyond causality and documents.
+    dropout: dropout of the attention weights.
+    """
 
     accepts = frozenset({"stream", "rotation", "bias"})
 
     heads: Positive
-    latent: Positive  # width of the cached vector
+    latent: Positive
     widths: LatentWidthsConfig
-    query_latent: Positive | None = None  # width of the low-rank query projection; None: one matrix
-    projections: ProjectionsConfig = ProjectionsConfig(norm=RMSNormConfig())  # bias: of the projections from the stream
-    scale: float | None = None  # of the scores; None: 1 / sqrt(key + rotary)
+    query_latent: Positive | None = None
+    projections: ProjectionsConfig = ProjectionsConfig(norm=RMSNormConfig())
+    scale: float | None = None
     mask: MaskConfig = FullMaskConfig()
-    dropout: Share = 0.0  # of the weights
+    dropout: Share = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,12 +17,18 @@ PerHead = Float[Tensor, "batch _ length _"]  # heads and head width
 
 @settings
 class ProjectionsConfig(Config):
-    """How queries, keys, values and the output are projected."""
+    """How queries, keys, values and the output are projected.
 
-    bias: bool = False  # on queries, keys and values
+    bias: whether queries, keys and values have a bias.
+    output_bias: whether the output has a bias.
+    norm: QK norm of each head's query and key (Henry et al. 2020).
+    across: norm of all heads' queries at once, and of their keys (OLMo 2, 2024).
+    """
+
+    bias: bool = False
     output_bias: bool = False
-    norm: NormConfig = NoNormConfig()  # of each head's query and key (Henry et al. 2020)
-    across: NormConfig = NoNormConfig()  # of all heads' queries at once, and of their keys (OLMo 2, 2024)
+    norm: NormConfig = NoNormConfig()
+    across: NormConfig = NoNormConfig()
 
 
 @runtime_checkable

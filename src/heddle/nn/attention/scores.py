@@ -67,10 +67,14 @@ class Score(Module, ABC):
 
 @part("dot")
 class DotScoreConfig(ScoreConfig):
-    """Scaled dot-product attention: the score is query · key * scale (Vaswani et al. 2017)."""
+    """Scaled dot-product attention: the score is query · key * scale (Vaswani et al. 2017).
 
-    scale: float | None = None  # None: 1 / sqrt(head_width)
-    softcap: float | None = None  # scores become softcap * tanh(score / softcap) (Gemma 2)
+    scale: factor of the scores; None: 1 / sqrt(head_width).
+    softcap: scores become softcap * tanh(score / softcap) (Gemma 2); None: they stay.
+    """
+
+    scale: float | None = None
+    softcap: float | None = None
 
     def __post_init__(self) -> None:
         if self.softcap is not None and self.softcap <= 0:
@@ -106,9 +110,12 @@ class ScaledDotProduct(Score):
 
 @part("general")
 class GeneralScoreConfig(ScoreConfig):
-    """Luong's general score: query · weight · key, with a matrix for each head (Luong et al. 2015)."""
+    """Luong's general score: query · weight · key, with a matrix for each head (Luong et al. 2015).
 
-    scale: float | None = None  # None: 1 / sqrt(head_width)
+    scale: factor of the scores; None: 1 / sqrt(head_width).
+    """
+
+    scale: float | None = None
 
     def supports_rotary(self) -> bool:
         return False
@@ -176,7 +183,10 @@ class AdditiveScore(Score):
 
 @part("sink")
 class SinkScoreConfig(ScoreConfig):
-    """Attention sink: a learned logit for each head takes part in the softmax and has no value (gpt-oss, 2025)."""
+    """Attention sink: a learned logit for each head takes part in the softmax and has no value (gpt-oss, 2025).
+
+    score: the score of the real keys.
+    """
 
     score: ScoreConfig = DotScoreConfig()
 

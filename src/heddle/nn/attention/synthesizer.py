@@ -94,15 +94,22 @@ class Alpha(Blend):
 
 @part("synthesizer")
 class SynthesizerConfig(SelfAttentionConfig):
-    """Attention with scores from a pattern, alone or blended with those of queries and keys."""
+    """Attention with scores from a pattern, alone or blended with those of queries and keys.
+
+    heads: how many attention heads.
+    head_width: width of each head; None: width / heads.
+    pattern: where the synthesized scores come from.
+    blend: how they are combined with the scores of queries and keys.
+    dropout: dropout of the attention weights.
+    """
 
     accepts = frozenset({"stream", "bias"})
 
     heads: Positive
-    head_width: Positive | None = None  # None: width / heads
+    head_width: Positive | None = None
     pattern: PatternConfig = RandomPatternConfig()
     blend: BlendConfig = AloneConfig()
-    dropout: Share = 0.0  # of the weights
+    dropout: Share = 0.0
 
     def head_width_at(self, width: int) -> int:
         """Return each head's width in a stream of this width."""

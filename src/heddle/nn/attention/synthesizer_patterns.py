@@ -102,7 +102,10 @@ class LowRankPattern(Pattern, ABC):
 
 @part("factorized")
 class FactorizedPatternConfig(LowRankPatternConfig):
-    """Learn a score for every pair of positions as a product of low rank."""
+    """Learn a score for every pair of positions as a product of low rank.
+
+    rank: inner width of the product.
+    """
 
     def build(self, heads: int, head_width: int, context: int) -> Pattern:
         return FactorizedPattern(heads, context, self.rank)
@@ -117,7 +120,10 @@ class FactorizedPattern(LowRankPattern):
 
 @part("constant")
 class ConstantPatternConfig(LowRankPatternConfig):
-    """Learn one score for each key, equal for all queries: what Narang et al. ran as their factorized form."""
+    """Learn one score for each key, equal for all queries: what Narang et al. ran as their factorized form.
+
+    rank: inner width of the product.
+    """
 
     def build(self, heads: int, head_width: int, context: int) -> Pattern:
         return ConstantPattern(heads, context, self.rank)

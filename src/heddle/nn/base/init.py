@@ -34,7 +34,11 @@ class InitConfig(Config, ABC):
 
 @part("normal")
 class NormalInitConfig(InitConfig):
-    """GPT-2 (Radford et al. 2019): one standard deviation; matrices into the stream shrink with 1 / sqrt(2 * depth)."""
+    """GPT-2 (Radford et al. 2019): one standard deviation; matrices into the stream shrink with 1 / sqrt(2 * depth).
+
+    deviation_all: standard deviation of all weights.
+    shrink_into_stream: whether matrices into the stream shrink with depth.
+    """
 
     deviation_all: float = 0.02
     shrink_into_stream: bool = True
@@ -46,10 +50,14 @@ class NormalInitConfig(InitConfig):
 
 @part("fan_in")
 class FanInInitConfig(InitConfig):
-    """Normal, with deviation 1 / sqrt(inputs); matrices into the stream begin at zero, so blocks begin as identity."""
+    """Normal, with deviation 1 / sqrt(inputs); matrices into the stream begin at zero, so blocks begin as identity.
+
+    embedding: standard deviation of embeddings.
+    into_stream: deviation of matrices into the stream, times 1 / sqrt(inputs).
+    """
 
     embedding: float = 0.02
-    into_stream: float = 0.0  # times 1 / sqrt(inputs)
+    into_stream: float = 0.0
 
     def values_for(self, info: WeightInfo) -> InitialValues:
         if info.role in (Role.EMBEDDING, Role.HEAD):
@@ -60,7 +68,10 @@ class FanInInitConfig(InitConfig):
 
 @part("xavier")
 class XavierInitConfig(InitConfig):
-    """Xavier (Glorot & Bengio 2010): uniform, variance 2 / (inputs + outputs); rows of tables have length one."""
+    """Xavier (Glorot & Bengio 2010): uniform, variance 2 / (inputs + outputs); rows of tables have length one.
+
+    gain: factor of the deviation.
+    """
 
     gain: float = 1.0
 
@@ -72,9 +83,12 @@ class XavierInitConfig(InitConfig):
 
 @part("narang")
 class NarangInitConfig(InitConfig):
-    """Narang et al. (2021): tables N(0, 1), attention normal, all else truncated normal, by inputs."""
+    """Narang et al. (2021): tables N(0, 1), attention normal, all else truncated normal, by inputs.
 
-    gain: float = 1.0  # on the variance in channels and joins; 0.1 with experts
+    gain: factor of the variance in channels and joins; 0.1 with experts.
+    """
+
+    gain: float = 1.0
 
     def values_for(self, info: WeightInfo) -> InitialValues:
         if info.role is Role.EMBEDDING:
@@ -90,9 +104,11 @@ class FixupInitConfig(InitConfig):
     """Fixup (Zhang et al. 2019): matrices into the stream begin at zero, those before them shrink with depth.
 
     Cross-attention is initialised as without Fixup, as in Narang et al. (2021).
+
+    branches: branches of the whole model; None: two for each layer.
     """
 
-    branches: int | None = None  # of the whole model; None: two for each layer
+    branches: int | None = None
 
     def values_for(self, info: WeightInfo) -> InitialValues:
         if info.slot not in ("mixer", "channel"):
@@ -106,7 +122,10 @@ class FixupInitConfig(InitConfig):
 
 @part("uniform")
 class UniformInitConfig(InitConfig):
-    """Uniform within 1 / sqrt(inputs), and within one bound for tables: usual for recurrent models."""
+    """Uniform within 1 / sqrt(inputs), and within one bound for tables: usual for recurrent models.
+
+    embedding: bound of embeddings.
+    """
 
     embedding: float = 0.1
 

@@ -63,11 +63,16 @@ CapacityFactor = Annotated[float, within("above 0", lambda factor: factor > 0)]
 
 @part("factor")
 class FactorConfig(CapacityConfig):
-    """Capacity factor: a multiple of the even share of a group of tokens (Lepikhin et al. 2020; Fedus et al. 2021)."""
+    """Capacity factor: a multiple of the even share of a group of tokens (Lepikhin et al. 2020; Fedus et al. 2021).
+
+    factor: how many times the even share an expert may take.
+    group: tokens that share the places; the last group may be smaller.
+    least: fewest tokens that each expert has places for.
+    """
 
     factor: CapacityFactor = 1.25
-    group: Positive = 1024  # tokens; the last group may be smaller
-    least: Positive = 4  # tokens
+    group: Positive = 1024
+    least: Positive = 4
 
     def groups(self, tokens: int) -> int:
         return max(1, -(-tokens // self.group))
@@ -78,7 +83,13 @@ class FactorConfig(CapacityConfig):
 
 @part("narang_factor")
 class NarangFactorConfig(CapacityConfig):
-    """Capacity factor over equal groups, a multiple of the number of chips, as Narang et al. (2021) ran it."""
+    """Capacity factor over equal groups, a multiple of the number of chips, as Narang et al. (2021) ran it.
+
+    factor: how many times the even share an expert may take.
+    group: most tokens that share the places.
+    least: fewest tokens that each expert has places for.
+    multiple: the number of groups is a multiple of it.
+    """
 
     factor: CapacityFactor = 1.25
     group: Positive = 1024
@@ -103,6 +114,8 @@ class RowPlacesConfig(CapacityConfig):
 
     An encoder applies it in evaluation too. A decoder does not, since its output must not depend on how many tokens are
     read at once.
+
+    most: tokens of a document that each expert may take.
     """
 
     depends_on_batch = False

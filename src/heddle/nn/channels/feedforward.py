@@ -15,9 +15,14 @@ class FeedForwardFamily(ChannelConfig):
 
 @part("feed_forward")
 class FeedForwardConfig(FeedForwardFamily):
-    """Feed-forward network: up-projection, activation, down-projection."""
+    """Feed-forward network: up-projection, activation, down-projection.
 
-    hidden: Positive | None = None  # None: four times the width
+    hidden: inner width; None: four times the width.
+    activation: the function between the two maps, such as relu, gelu or swish.
+    bias: whether the maps have biases.
+    """
+
+    hidden: Positive | None = None
     activation: ActivationName = "relu"
     bias: bool = False
 
@@ -41,9 +46,14 @@ class FeedForward(Part):
 
 @part("gated_feed_forward")
 class GatedFeedForwardConfig(FeedForwardFamily):
-    """Gated linear unit: GLU, GEGLU, ReGLU or SwiGLU, by the activation of the gate (Shazeer 2020)."""
+    """Gated linear unit: GLU, GEGLU, ReGLU or SwiGLU, by the activation of the gate (Shazeer 2020).
 
-    hidden: Positive | None = None  # None: 8/3 of the width, rounded to 64: as many weights as the plain form
+    hidden: inner width; None: 8/3 of the width, rounded to 64: as many weights as the plain form.
+    activation: the function of the gate: sigmoid (GLU), gelu (GEGLU), relu (ReGLU), swish (SwiGLU).
+    bias: whether the maps have biases.
+    """
+
+    hidden: Positive | None = None
     activation: ActivationName = "swish"
     bias: bool = False
 
@@ -70,9 +80,13 @@ class GatedFeedForward(Part):
 
 @part("fixup_feed_forward")
 class FixupFeedForwardConfig(FeedForwardFamily):
-    """Fixup's feed-forward network: no norms, and one learned scalar instead of biases (Zhang et al. 2019)."""
+    """Fixup's feed-forward network: no norms, and one learned scalar instead of biases (Zhang et al. 2019).
 
-    hidden: Positive | None = None  # None: four times the width
+    hidden: inner width; None: four times the width.
+    activation: the function between the two maps, such as relu, gelu or swish.
+    """
+
+    hidden: Positive | None = None
     activation: ActivationName = "relu"
 
     def build(self, width: int, place: Place) -> Part:

@@ -76,12 +76,15 @@ class LoadBalancingLossConfig(LoadBalancingConfig):
     """Load-balancing loss of the Switch Transformer, over groups of the micro-batch (Fedus et al. 2021).
 
     It is a product of two means, so the loss of a batch differs a little from the mean over its micro-batches.
+
+    weight: factor of this loss beside the model's own.
+    counted: choices that count as load; Narang et al. (2021): the first.
     """
 
     depends_on_batch = True
 
     weight: float = 0.01
-    counted: Literal["all", "first"] = "all"  # choices that count as load; Narang et al. (2021): the first
+    counted: Literal["all", "first"] = "all"
 
     def build(self, experts: int) -> LoadBalancing:
         return LoadBalancingLoss(experts, self)
@@ -116,9 +119,11 @@ class BiasLoadBalancingConfig(LoadBalancingConfig):
     processes and skipped steps need no code of their own; the value of the loss does not change. SGD moves it in
     proportion to the excess load: far when all tokens go to a few experts, hardly when loads are even. (The papers move
     it by a fixed amount, which is too slow in the first case and oscillates in the second.)
+
+    gain: step of the bias for an excess of one mean load.
     """
 
-    gain: float = 0.01  # step of the bias for an excess of one mean load
+    gain: float = 0.01
 
     def build(self, experts: int) -> LoadBalancing:
         return BiasLoadBalancing(experts, self)

@@ -29,15 +29,23 @@ class ExpertsConfig(ChannelConfig):
     """Mixture of experts: a router sends each token to a few of many experts, whose outputs are summed by its gates.
 
     Tokens are dropped where the capacity is limited: in training, and by `row_places` in the evaluation of an encoder.
+
+    experts: how many experts.
+    expert: what each expert is: feed_forward or gated_feed_forward.
+    router: how tokens are sent to experts.
+    capacity: how many tokens an expert may take.
+    balance: how the load of the experts is kept even.
+    shared: a shared expert that every token uses (Dai et al. 2024); None: there is none.
+    z_loss: weight of the router z-loss (Zoph et al. 2022).
     """
 
     experts: int = 8
-    expert: FeedForwardFamily = GatedFeedForwardConfig()  # feed_forward or gated_feed_forward
+    expert: FeedForwardFamily = GatedFeedForwardConfig()
     router: RouterConfig = TokenChoiceConfig()
     capacity: CapacityConfig = DroplessConfig()
     balance: LoadBalancingConfig = BiasLoadBalancingConfig()
-    shared: FeedForwardFamily | None = None  # a shared expert that every token uses (Dai et al. 2024)
-    z_loss: float = 0.0  # weight of the router z-loss (Zoph et al. 2022)
+    shared: FeedForwardFamily | None = None
+    z_loss: float = 0.0
 
     def __post_init__(self) -> None:
         check_at_least(1, experts=self.experts)

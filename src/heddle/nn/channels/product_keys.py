@@ -12,13 +12,20 @@ from heddle.nn.layers import LayerNormConfig, NormConfig
 
 @part("product_keys")
 class ProductKeysConfig(ChannelConfig):
-    """Product-key memory: top-k of keys² values; a key is a pair of half-keys, each searched on its own."""
+    """Product-key memory: top-k of keys² values; a key is a pair of half-keys, each searched on its own.
 
-    keys: int = 512  # for each half; their square is the number of values
+    keys: half-keys on each side; their square is the number of values.
+    heads: queries of each token, whose results are summed.
+    top: values that each query takes.
+    key_width: width of a key, of both halves together.
+    norm: norm of each half of the query.
+    """
+
+    keys: int = 512
     heads: int = 4
     top: int = 32
-    key_width: int = 256  # of both halves together
-    norm: NormConfig = LayerNormConfig()  # of each half of the query
+    key_width: int = 256
+    norm: NormConfig = LayerNormConfig()
 
     def __post_init__(self) -> None:
         check_at_least(1, keys=self.keys, heads=self.heads, top=self.top)

@@ -72,11 +72,15 @@ class TokenChoiceConfig(RouterConfig):
     """Top-k routing: each token takes the experts with the highest probability (Shazeer et al. 2017).
 
     Normalised, the gates are the softmax over the chosen experts (Mixtral), else over all experts (Switch).
+
+    top: experts that each token takes.
+    normalised: whether the gates of the chosen experts sum to one.
+    jitter: in training, inputs are multiplied by uniform noise in 1 ± jitter (Switch).
     """
 
     top: Positive = 2
     normalised: bool = True
-    jitter: Share = 0.0  # in training, inputs are multiplied by uniform noise in 1 ± jitter (Switch)
+    jitter: Share = 0.0
 
     def build(self, width: int, experts: int, place: Place) -> Router:
         _check_top(self.top, experts)
@@ -109,9 +113,11 @@ class NarangChoiceConfig(RouterConfig):
     """Top-2 routing of GShard: in training the second expert is kept with a probability that grows with its gate.
 
     As in Lepikhin et al. (2020) and in Narang et al. (2021).
+
+    surely: the gate from which on the second expert is always kept.
     """
 
-    surely: float = 0.2  # the gate from which on the second expert is always kept
+    surely: float = 0.2
 
     def __post_init__(self) -> None:
         if self.surely <= 0:
@@ -142,13 +148,20 @@ class NarangChoice(Router):
 
 @part("sigmoid_choice")
 class SigmoidChoiceConfig(RouterConfig):
-    """Sigmoid routing of DeepSeek-V3: an independent score for each expert; normalised, gates sum to `scale`."""
+    """Sigmoid routing of DeepSeek-V3: an independent score for each expert; normalised, gates sum to `scale`.
+
+    top: experts that each token takes.
+    scale: factor of the gates.
+    normalised: whether the gates of the chosen experts sum to `scale`.
+    groups: groups of experts, such as machines (node-limited routing).
+    kept: groups that a token may use, by the sum of their two best scores.
+    """
 
     top: int = 2
-    scale: float = 1.0  # factor of the gates
+    scale: float = 1.0
     normalised: bool = True
-    groups: int = 1  # groups of experts, such as machines (node-limited routing)
-    kept: int = 1  # groups that a token may use, by the sum of their two best scores
+    groups: int = 1
+    kept: int = 1
 
     def __post_init__(self) -> None:
         check_at_least(1, top=self.top, groups=self.groups, kept=self.kept)
@@ -183,9 +196,11 @@ class ExpertChoiceConfig(RouterConfig):
     """Expert choice: each expert takes the best tokens of a row, so that all have equal loads (Zhou et al. 2022).
 
     The choice depends on future tokens and other documents: causal models and packed rows are refused.
+
+    factor: experts per token on average.
     """
 
-    factor: float = 2.0  # experts per token on average
+    factor: float = 2.0
 
     def __post_init__(self) -> None:
         if self.factor <= 0:

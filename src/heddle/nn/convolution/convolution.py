@@ -124,7 +124,13 @@ class ConvolutionConfig(MixerConfig):
 
 @part("lightweight_convolution")
 class LightweightConvolutionConfig(ConvolutionConfig):
-    """Lightweight convolution: softmax-normalised filters, the same at every position (Wu et al. 2019)."""
+    """Lightweight convolution: softmax-normalised filters, the same at every position (Wu et al. 2019).
+
+    taps: kernel size: positions that an output sees, its own included.
+    heads: filters, each for several channels; None: one for each channel.
+    maps: linear maps after the filters; Narang et al. use two.
+    dropout: dropout of the filters.
+    """
 
     def build(self, width: int, place: Place) -> "Convolution":
         return LightweightConvolution(width, self, place)
@@ -132,7 +138,13 @@ class LightweightConvolutionConfig(ConvolutionConfig):
 
 @part("dynamic_convolution")
 class DynamicConvolutionConfig(ConvolutionConfig):
-    """Dynamic convolution: softmax-normalised filters that each position computes (Wu et al. 2019)."""
+    """Dynamic convolution: softmax-normalised filters that each position computes (Wu et al. 2019).
+
+    taps: kernel size: positions that an output sees, its own included.
+    heads: filters, each for several channels; None: one for each channel.
+    maps: linear maps after the filters; Narang et al. use two.
+    dropout: dropout of the filters.
+    """
 
     def build(self, width: int, place: Place) -> "Convolution":
         return DynamicConvolution(width, self, place)

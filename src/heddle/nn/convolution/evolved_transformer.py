@@ -91,13 +91,20 @@ def _sizes(width: int, hidden: int | None, times: int, narrow: int | None) -> tu
 
 @part("evolved_encoder_convolution")
 class EvolvedEncoderConvolutionConfig(MixerConfig):
-    """Encoder convolution: an up-projection plus a short convolution, then a long separable one (So et al. 2019)."""
+    """Encoder convolution: an up-projection plus a short convolution, then a long separable one (So et al. 2019).
 
-    hidden: Positive | None = None  # None: four times the width
-    narrow: Positive | None = None  # of the short convolution and of the output; None: half the width
-    short: Taps = 3  # taps
+    hidden: inner width; None: four times the width.
+    narrow: width of the short convolution and of the output; None: half the width.
+    short: taps of the short convolution.
+    long: taps of the long convolution.
+    norm: norm of the sum.
+    """
+
+    hidden: Positive | None = None
+    narrow: Positive | None = None
+    short: Taps = 3
     long: Taps = 9
-    norm: NormConfig = LayerNormConfig()  # of the sum
+    norm: NormConfig = LayerNormConfig()
 
     def build(self, width: int, place: Place) -> Part:
         return EvolvedEncoderConvolution(width, self, place)
@@ -136,13 +143,20 @@ class EvolvedEncoderConvolution(Stateful):
 
 @part("evolved_decoder_convolution")
 class EvolvedDecoderConvolutionConfig(MixerConfig):
-    """Decoder convolution: a long plus a short separable convolution, then another short one (So et al. 2019)."""
+    """Decoder convolution: a long plus a short separable convolution, then another short one (So et al. 2019).
 
-    hidden: Positive | None = None  # None: twice the width
-    narrow: Positive | None = None  # of the short convolution beside the long one; None: half the width
-    short: Taps = 7  # taps
+    hidden: inner width; None: twice the width.
+    narrow: width of the short convolution beside the long one; None: half the width.
+    short: taps of the short convolutions.
+    long: taps of the long convolution.
+    norm: norm of the sum.
+    """
+
+    hidden: Positive | None = None
+    narrow: Positive | None = None
+    short: Taps = 7
     long: Taps = 11
-    norm: NormConfig = LayerNormConfig()  # of the sum
+    norm: NormConfig = LayerNormConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,10 +20,14 @@ from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
 @settings
 class ClusterConfig(Config):
-    """A cluster: adjacent ids whose vectors have the same width."""
+    """A cluster: adjacent ids whose vectors have the same width.
 
-    size: Positive | None = None  # None: all remaining ids
-    width: Positive | None = None  # None: the stream's, without a projection
+    size: how many ids; None: all remaining ones.
+    width: width of the vectors; None: the stream's, without a projection.
+    """
+
+    size: Positive | None = None
+    width: Positive | None = None
 
 
 def cluster_cutoffs(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:
@@ -85,10 +89,15 @@ class Clusters(nn.ModuleList):
 
 @part("adaptive")
 class AdaptiveEmbeddingConfig(EmbeddingConfig):
-    """Adaptive input: a table for each cluster of ids, narrower for rarer ones (Baevski & Auli 2019)."""
+    """Adaptive input: a table for each cluster of ids, narrower for rarer ones (Baevski & Auli 2019).
+
+    clusters: the clusters of ids, the most frequent first.
+    deviation: standard deviation of the initial vectors; None: the initialiser's, for each matrix.
+    dropout: dropout of the embedded tokens.
+    """
 
     clusters: tuple[ClusterConfig, ...]
-    deviation: float | None = None  # of the initial vectors; None: the initialiser's, for each matrix
+    deviation: float | None = None
     dropout: DropoutConfig = ElementDropoutConfig()
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
@@ -121,11 +130,16 @@ class AdaptiveEmbedding(Embedding):
 
 @part("clustered")
 class ClusteredHeadConfig(HeadConfig):
-    """One softmax over the logits of all clusters: the transpose of an adaptive input."""
+    """One softmax over the logits of all clusters: the transpose of an adaptive input.
+
+    clusters: the clusters of ids, the most frequent first.
+    power: the hidden state is first multiplied by width^power.
+    deviation: standard deviation of the initial vectors; None: the initialiser's.
+    """
 
     clusters: tuple[ClusterConfig, ...]
-    power: float = 0.0  # the hidden state is first multiplied by width^power
-    deviation: float | None = None  # of the initial vectors; None: the initialiser's
+    power: float = 0.0
+    deviation: float | None = None
 
     def build(self, vocab: int, width: int) -> Head:
         return ClusteredHead(vocab, width, self)
@@ -147,12 +161,18 @@ class ClusteredHead(FullSoftmaxHead):
 
 @part("adaptive")
 class AdaptiveHeadConfig(HeadConfig):
-    """Adaptive softmax: over frequent tokens and clusters of rare ones, then within the cluster (Grave 2017)."""
+    """Adaptive softmax: over frequent tokens and clusters of rare ones, then within the cluster (Grave 2017).
+
+    clusters: the clusters of ids, the most frequent first.
+    power: the hidden state is first multiplied by width^power.
+    deviation: standard deviation of the initial vectors; None: the initialiser's.
+    share: largest share of a row's targets that each tail learns from; None: all of its own.
+    """
 
     clusters: tuple[ClusterConfig, ...]
-    power: float = 0.0  # the hidden state is first multiplied by width^power
-    deviation: float | None = None  # of the initial vectors; None: the initialiser's
-    share: float | None = None  # largest share of a row's targets that each tail learns from; None: all of its own
+    power: float = 0.0
+    deviation: float | None = None
+    share: float | None = None
 
     def __post_init__(self) -> None:
         if self.share is not None and not 0 < self.share <= 1:

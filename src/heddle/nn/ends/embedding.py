@@ -55,13 +55,20 @@ def require_vocab(vocab: int | None) -> int:
 
 @part("full")
 class FullEmbeddingConfig(EmbeddingConfig):
-    """One vector of the stream's width for each id."""
+    """One vector of the stream's width for each id.
+
+    scale: factor of the vectors.
+    power: vectors are also multiplied by width^power: 0.5 in the Transformer of 2017.
+    rounded: whether that factor is rounded to the dtype of the weights, as in Gemma.
+    dropout: dropout of the embedded tokens.
+    words: embedding dropout: rate at which training drops whole words (Merity et al. 2017).
+    """
 
     scale: float = 1.0
-    power: float = 0.0  # vectors are also multiplied by width^power: 0.5 in the Transformer of 2017
-    rounded: bool = False  # whether that factor is rounded to the dtype of the weights, as in Gemma
+    power: float = 0.0
+    rounded: bool = False
     dropout: DropoutConfig = ElementDropoutConfig()
-    words: Share = 0.0  # embedding dropout: rate at which training drops whole words (Merity et al. 2017)
+    words: Share = 0.0
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         return FullEmbedding(require_vocab(vocab), width, self)
@@ -116,10 +123,15 @@ class FactorProjection(Module):
 
 @part("factorized")
 class FactorizedEmbeddingConfig(EmbeddingConfig):
-    """Factorized embedding: a narrow table and a projection to the stream's width (ALBERT, Lan et al. 2020)."""
+    """Factorized embedding: a narrow table and a projection to the stream's width (ALBERT, Lan et al. 2020).
+
+    inner: width of the narrow table.
+    deviation: standard deviation of the initial vectors; None: the initialiser's, for each factor.
+    dropout: dropout of the embedded tokens.
+    """
 
     inner: Positive = 128
-    deviation: float | None = None  # of the initial vectors; None: the initialiser's, for each factor
+    deviation: float | None = None
     dropout: DropoutConfig = ElementDropoutConfig()
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
@@ -147,7 +159,11 @@ class FactorizedEmbedding(Embedding):
 
 @part("segmented")
 class SegmentedEmbeddingConfig(EmbeddingConfig):
-    """Segment embedding: add a vector for the text that a token belongs to, first or second (Devlin et al. 2018)."""
+    """Segment embedding: add a vector for the text that a token belongs to, first or second (Devlin et al. 2018).
+
+    tokens: the embedding of the tokens themselves.
+    segments: how many texts a row may have.
+    """
 
     tokens: EmbeddingConfig = FullEmbeddingConfig()
     segments: Positive = 2
@@ -175,7 +191,14 @@ class SegmentedEmbedding(Embedding):
 
 @part("narrow")
 class NarrowEmbeddingConfig(EmbeddingConfig):
-    """ALBERT's embedding: table, positions and norm in a narrow width, then a projection (Lan et al. 2020)."""
+    """ALBERT's embedding: table, positions and norm in a narrow width, then a projection (Lan et al. 2020).
+
+    inner: the narrow width.
+    table: the embedding of the tokens.
+    position: positions that are added in the narrow width.
+    norm: norm in the narrow width.
+    dropout: dropout of the embedded tokens.
+    """
 
     inner: int = 128
     table: EmbeddingConfig = FullEmbeddingConfig()

@@ -114,12 +114,18 @@ class LinearSoftmaxHead(FullSoftmaxHead, ABC):
 
 @part("softmax")
 class SoftmaxHeadConfig(HeadConfig):
-    """Softmax head: one matrix, one softmax over the whole vocabulary."""
+    """Softmax head: one matrix, one softmax over the whole vocabulary.
+
+    bias: whether each token has a bias.
+    scale: factor of the hidden state, before the matrix.
+    power: the hidden state is also multiplied by width^power: -0.5 with a tied table of unit deviation (T5).
+    softcap: logits become softcap * tanh(logits / softcap), as in Gemma 2; None: they stay.
+    """
 
     bias: bool = False
-    scale: float = 1.0  # of the hidden state, before the matrix
-    power: float = 0.0  # it is also multiplied by width^power: -0.5 with a tied table of unit deviation (T5)
-    softcap: float | None = None  # softcap * tanh(logits / softcap), as in Gemma 2
+    scale: float = 1.0
+    power: float = 0.0
+    softcap: float | None = None
 
     def __post_init__(self) -> None:
         if self.softcap is not None and self.softcap <= 0:
@@ -149,9 +155,15 @@ def scaled(x: Tensor, scale: float) -> Tensor:
 
 @part("transformed")
 class TransformedHeadConfig(HeadConfig):
-    """Masked language modelling head: dense layer, activation and norm before the matrix (Devlin et al. 2018)."""
+    """Masked language modelling head: dense layer, activation and norm before the matrix (Devlin et al. 2018).
 
-    inner: Positive | None = None  # width after the dense layer; None: the stream's
+    inner: width after the dense layer; None: the stream's.
+    activation: the function after the dense layer.
+    norm: norm before the matrix.
+    bias: whether each token has a bias.
+    """
+
+    inner: Positive | None = None
     activation: ActivationName = "gelu"
     norm: NormConfig = LayerNormConfig(eps=1e-12)
     bias: bool = True
@@ -177,11 +189,16 @@ class TransformedHead(LinearSoftmaxHead):
 
 @part("factorized")
 class FactorizedHeadConfig(HeadConfig):
-    """Factorized head: the transposed matrices of a factorized embedding (Lan et al. 2020)."""
+    """Factorized head: the transposed matrices of a factorized embedding (Lan et al. 2020).
+
+    inner: width between the two matrices.
+    power: the hidden state is first multiplied by width^power.
+    deviation: standard deviation of the initial product of both matrices; None: the initialiser's.
+    """
 
     inner: Positive = 128
-    power: float = 0.0  # the hidden state is first multiplied by width^power
-    deviation: float | None = None  # of the initial product of both matrices; None: the initialiser's
+    power: float = 0.0
+    deviation: float | None = None
 
     def build(self, vocab: int, width: int) -> Head:
         return FactorizedHead(vocab, width, self)
@@ -205,11 +222,16 @@ class FactorizedHead(LinearSoftmaxHead):
 
 @part("mixture")
 class MixtureHeadConfig(HeadConfig):
-    """Mixture of softmaxes (MoS): several softmaxes over one matrix, mixed by a learned prior (Yang et al. 2018)."""
+    """Mixture of softmaxes (MoS): several softmaxes over one matrix, mixed by a learned prior (Yang et al. 2018).
+
+    components: how many softmaxes.
+    power: the hidden state is first multiplied by width^power.
+    deviation: standard deviation of the initial components and prior; None: the initialiser's.
+    """
 
     components: Positive = 15
-    power: float = 0.0  # the hidden state is first multiplied by width^power
-    deviation: float | None = None  # of the initial components and prior; None: the initialiser's
+    power: float = 0.0
+    deviation: float | None = None
 
     def build(self, vocab: int, width: int) -> Head:
         return MixtureHead(vocab, width, self)

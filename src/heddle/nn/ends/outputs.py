@@ -68,7 +68,11 @@ class Output(Module, ABC):
 
 @part("masked_token")
 class MaskedTokenOutputConfig(OutputConfig):
-    """Masked language modelling (MLM): predict the token at each position (Devlin et al. 2018)."""
+    """Masked language modelling (MLM): predict the token at each position (Devlin et al. 2018).
+
+    name: what the output is called.
+    head: how vectors become probabilities of tokens.
+    """
 
     name: str = "masked_token"
     head: HeadConfig = TransformedHeadConfig()
@@ -101,7 +105,11 @@ class MaskedTokenOutput(Output):
 
 @part("next_sentence")
 class NextSentenceOutputConfig(OutputConfig):
-    """Next-sentence (BERT) or sentence-order (ALBERT) prediction: the second text follows the first (0) or not (1)."""
+    """Next-sentence (BERT) or sentence-order (ALBERT) prediction: the second text follows the first (0) or not (1).
+
+    name: what the output is called.
+    dropout: dropout of the pooled vector.
+    """
 
     name: str = "next_sentence"
     dropout: Share = 0.0
@@ -132,7 +140,13 @@ class ClassOutputConfig(OutputConfig):
 
 @part("sequence_class")
 class SequenceClassOutputConfig(ClassOutputConfig):
-    """Sequence classification: the class of a row."""
+    """Sequence classification: the class of a row.
+
+    classes: how many classes.
+    name: what the output is called.
+    dropout: dropout of the pooled vector.
+    labels: names of the classes; (): numbers only.
+    """
 
     name: str = "sequence_class"
     reads = "pooled"
@@ -140,7 +154,13 @@ class SequenceClassOutputConfig(ClassOutputConfig):
 
 @part("token_class")
 class TokenClassOutputConfig(ClassOutputConfig):
-    """Token classification: the class of each token, such as named entities."""
+    """Token classification: the class of each token, such as named entities.
+
+    classes: how many classes.
+    name: what the output is called.
+    dropout: dropout of each token's vector.
+    labels: names of the classes; (): numbers only.
+    """
 
     name: str = "token_class"
 
@@ -168,7 +188,11 @@ def class_nll(scores: Tensor, labels: Labels) -> Losses:
 
 @part("replaced_token")
 class ReplacedTokenOutputConfig(OutputConfig):
-    """Replaced-token detection: original (0) or replaced (1) (ELECTRA, Clark et al. 2020)."""
+    """Replaced-token detection: original (0) or replaced (1) (ELECTRA, Clark et al. 2020).
+
+    name: what the output is called.
+    activation: the function after the dense layer.
+    """
 
     name: str = "replaced_token"
     activation: ActivationName = "gelu"
@@ -198,7 +222,11 @@ class ReplacedTokenOutput(Output):
 
 @part("span")
 class SpanOutputConfig(OutputConfig):
-    """Extractive question answering: the first and the last token of the answer."""
+    """Extractive question answering: the first and the last token of the answer.
+
+    name: what the output is called.
+    dropout: dropout of each token's vector.
+    """
 
     name: str = "span"
     dropout: Share = 0.0
@@ -232,11 +260,15 @@ class SpanOutput(Output):
 
 @part("embedding")
 class EmbeddingOutputConfig(OutputConfig):
-    """Sentence embedding, trained by in-batch contrastive learning (SimCSE, Gao et al. 2021)."""
+    """Sentence embedding, trained by in-batch contrastive learning (SimCSE, Gao et al. 2021).
+
+    name: what the output is called.
+    normalised: whether embeddings are scaled to length 1.
+    temperature: temperature of the softmax over similarities.
+    """
 
     name: str = "embedding"
-    normalised: bool = True  # to length 1
-    # of the softmax over similarities
+    normalised: bool = True
     temperature: Annotated[float, within("above 0", lambda temperature: temperature > 0)] = 0.05
     reads = "pooled"
 

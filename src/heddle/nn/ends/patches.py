@@ -12,9 +12,14 @@ from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
 @part("patches")
 class PatchEmbeddingConfig(EmbeddingConfig):
-    """Patch embedding: project each patch of an image, and prepend a learned class token."""
+    """Patch embedding: project each patch of an image, and prepend a learned class token.
 
-    size: Positive = 16  # side of a patch
+    size: side of a patch, in pixels.
+    channels: numbers of each pixel.
+    dropout: dropout of the embedded patches.
+    """
+
+    size: Positive = 16
     channels: Positive = 3
     dropout: DropoutConfig = ElementDropoutConfig()
 

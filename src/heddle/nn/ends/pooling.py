@@ -82,10 +82,14 @@ class Mean(Pooling):
 
 @part("dense_first_token")
 class DenseFirstTokenConfig(PoolingConfig):
-    """BERT's pooler: first token, dense layer, tanh (Devlin et al. 2018)."""
+    """BERT's pooler: first token, dense layer, tanh (Devlin et al. 2018).
+
+    activation: the function after the dense layer.
+    dropout: dropout before the dense layer.
+    """
 
     activation: ActivationName = "tanh"
-    dropout: Share = 0.0  # before the dense layer
+    dropout: Share = 0.0
 
     def build(self, width: int) -> Pooling:
         return DenseFirstToken(width, self)

@@ -25,7 +25,10 @@ class DropoutConfig(Config, ABC):
 
 @part("each")
 class ElementDropoutConfig(DropoutConfig):
-    """Dropout of each number independently."""
+    """Dropout of each number independently.
+
+    rate: share that training sets to zero; 0: no dropout.
+    """
 
     rate: float = 0.0
 
@@ -35,7 +38,10 @@ class ElementDropoutConfig(DropoutConfig):
 
 @part("row")
 class VariationalDropoutConfig(DropoutConfig):
-    """Variational (locked) dropout: one mask for all positions of a row."""
+    """Variational (locked) dropout: one mask for all positions of a row.
+
+    rate: share that training sets to zero; 0: no dropout.
+    """
 
     rate: float = 0.0
 

@@ -50,10 +50,14 @@ class FullMaskConfig(MaskConfig):
 
 @part("window")
 class SlidingWindowConfig(MaskConfig):
-    """Sliding window: the nearest `size` positions only, itself included (Child 2019; Beltagy 2020)."""
+    """Sliding window: the nearest `size` positions only, itself included (Child 2019; Beltagy 2020).
+
+    size: positions that each one sees, itself included.
+    sinks: attention sinks: first positions of a document, seen by all (Xiao et al. 2023).
+    """
 
     size: Positive
-    sinks: Count = 0  # attention sinks: first positions of a document, seen by all (Xiao et al. 2023)
+    sinks: Count = 0
 
     def restrict(
         self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]

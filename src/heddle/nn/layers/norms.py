@@ -32,7 +32,11 @@ class NoNormConfig(NormConfig):
 
 @part("layer_norm")
 class LayerNormConfig(NormConfig):
-    """LayerNorm: subtract the mean, divide by the standard deviation, scale and shift (Ba et al. 2016)."""
+    """LayerNorm: subtract the mean, divide by the standard deviation, scale and shift (Ba et al. 2016).
+
+    eps: added to the variance, so that nothing is divided by zero.
+    bias: whether the result is also shifted by a learned vector.
+    """
 
     eps: Eps = 1e-5
     bias: bool = True
@@ -60,7 +64,10 @@ class LayerNorm(Module):
 
 @part("rms_norm")
 class RMSNormConfig(NormConfig):
-    """RMSNorm: divide by the root mean square, then scale (Zhang & Sennrich 2019)."""
+    """RMSNorm: divide by the root mean square, then scale (Zhang & Sennrich 2019).
+
+    eps: added to the mean square, so that nothing is divided by zero.
+    """
 
     eps: Eps = 1e-6
 
@@ -88,6 +95,8 @@ class OffsetRMSNormConfig(NormConfig):
     """RMSNorm with scale 1 + weight, where the weight begins at zero (Gemma, 2024).
 
     A small weight keeps more digits in half precision, and weight decay pulls the scale towards one.
+
+    eps: added to the mean square, so that nothing is divided by zero.
     """
 
     eps: Eps = 1e-6
@@ -117,6 +126,9 @@ class PartialRMSNormConfig(NormConfig):
     """Partial RMSNorm (pRMSNorm): the root mean square of the first features normalises all.
 
     Zhang & Sennrich (2019) use 6.25 %; Narang et al. (2021) ran 6.75 % under the name of RMSNorm.
+
+    share: share of the features whose mean square counts.
+    eps: added to the mean square, so that nothing is divided by zero.
     """
 
     share: Annotated[float, within("above 0, at most 1", lambda share: 0 < share <= 1)] = 0.0675

@@ -57,9 +57,12 @@ class NoPosition(Position):
 
 @part("learned")
 class LearnedPositionConfig(PositionConfig):
-    """Learned absolute positions: a vector for each index."""
+    """Learned absolute positions: a vector for each index.
 
-    first: Count = 0  # row of the first position; the rows before it are unused (RoBERTa and BART have two)
+    first: row of the first position; the rows before it are unused (RoBERTa and BART have two).
+    """
+
+    first: Count = 0
 
     def build(self, width: int, place: Place) -> Position:
         return LearnedPosition(width, place.context, self.first)
@@ -85,10 +88,14 @@ class LearnedPosition(Position):
 
 @part("sinusoidal")
 class SinusoidalPositionConfig(PositionConfig):
-    """Sinusoidal positions (Vaswani et al. 2017): sines and cosines of geometrically falling frequency."""
+    """Sinusoidal positions (Vaswani et al. 2017): sines and cosines of geometrically falling frequency.
+
+    base: the wavelengths grow up to 2π times it.
+    order: sines and cosines alternate, or all sines come first.
+    """
 
     base: Base = 10_000.0
-    order: Literal["interleaved", "halves"] = "interleaved"  # sines and cosines alternate, or all sines come first
+    order: Literal["interleaved", "halves"] = "interleaved"
 
     def build(self, width: int, place: Place) -> Position:
         if width % 2:

@@ -19,11 +19,14 @@ from heddle.nn.positions.position import Position, PositionConfig
 
 @part("relative")
 class RelativePositionConfig(PositionConfig):
-    """Relative position representations (Shaw et al. 2018): learned vectors by distance for keys and values."""
+    """Relative position representations (Shaw et al. 2018): learned vectors by distance for keys and values.
+
+    clip: larger distances are treated as this one.
+    """
 
     provides = "relation"
 
-    clip: Positive = 16  # larger distances are treated as this one
+    clip: Positive = 16
 
     def build(self, width: int, place: Place) -> Position:
         if place.head_width is None:
@@ -86,12 +89,16 @@ class AttentionBias(Position, ABC):
 
 @part("t5")
 class T5PositionConfig(PositionConfig):
-    """T5 relative bias (Raffel et al. 2020): a learned number for each small distance and each range of large ones."""
+    """T5 relative bias (Raffel et al. 2020): a learned number for each small distance and each range of large ones.
+
+    buckets: how many learned numbers each head has, for both directions together.
+    farthest: distances from here on share a bucket.
+    """
 
     provides = "bias"
 
-    buckets: int = 32  # for both directions together
-    farthest: int = 128  # distances from here on share a bucket
+    buckets: int = 32
+    farthest: int = 128
 
     def __post_init__(self) -> None:
         if self.buckets < 4 or self.buckets % 4:

@@ -46,7 +46,10 @@ class NoScalingConfig(RotaryScalingConfig):
 
 @part("linear")
 class LinearScalingConfig(RotaryScalingConfig):
-    """Position interpolation: all frequencies divided by one factor (Chen et al. 2023)."""
+    """Position interpolation: all frequencies divided by one factor (Chen et al. 2023).
+
+    factor: how many times longer the context becomes.
+    """
 
     factor: Stretch
 
@@ -61,6 +64,8 @@ class NTKScalingConfig(RotaryScalingConfig):
     The factor is fixed. The dynamic form, whose factor follows the length of the row, would rotate cached keys by other
     frequencies than later queries; at length L of a model trained at M it equals this one with
     factor * L / M - (factor - 1).
+
+    factor: how many times slower the slowest pair becomes.
     """
 
     factor: Stretch
@@ -75,14 +80,22 @@ class NTKScalingConfig(RotaryScalingConfig):
 
 @part("yarn")
 class YarnScalingConfig(RotaryScalingConfig):
-    """YaRN (Peng et al. 2023): slow only pairs that rotate rarely within the trained context, and sharpen scores."""
+    """YaRN (Peng et al. 2023): slow only pairs that rotate rarely within the trained context, and sharpen scores.
+
+    factor: how many times longer the context becomes.
+    original: the context that the model was trained at.
+    fast: rotations within it, above which a pair is not scaled.
+    slow: rotations below which a pair is slowed by the whole factor.
+    attention: the factor on cosines and sines; None: 1 + log(factor) / 10.
+    whole: whether the two boundaries are rounded outwards to whole pairs.
+    """
 
     factor: float
-    original: int  # the context that the model was trained at
-    fast: float = 32.0  # rotations within it, above which a pair is not scaled
-    slow: float = 1.0  # rotations below which it is slowed by the whole factor
-    attention: float | None = None  # the factor on cosines and sines; None: 1 + log(factor) / 10
-    whole: bool = True  # whether the two boundaries are rounded outwards to whole pairs
+    original: int
+    fast: float = 32.0
+    slow: float = 1.0
+    attention: float | None = None
+    whole: bool = True
 
     def __post_init__(self) -> None:
         check_at_least(1, factor=self.factor)
@@ -110,12 +123,18 @@ class YarnScalingConfig(RotaryScalingConfig):
 
 @part("llama3")
 class Llama3ScalingConfig(RotaryScalingConfig):
-    """Llama 3 scaling (Dubey et al. 2024): slow long wavelengths, keep short ones, interpolate between."""
+    """Llama 3 scaling (Dubey et al. 2024): slow long wavelengths, keep short ones, interpolate between.
+
+    factor: how many times slower long wavelengths become.
+    original: the context that the model was trained at.
+    low: wavelengths above original / low are slowed down.
+    high: wavelengths below original / high are not.
+    """
 
     factor: float = 8.0
-    original: int = 8192  # the context that the model was trained at
-    low: float = 1.0  # wavelengths above original / low are slowed down
-    high: float = 4.0  # wavelengths below original / high are not
+    original: int = 8192
+    low: float = 1.0
+    high: float = 4.0
 
     def __post_init__(self) -> None:
         check_at_least(1, factor=self.factor)
@@ -131,14 +150,19 @@ class Llama3ScalingConfig(RotaryScalingConfig):
 
 @part("rotary")
 class RotaryPositionConfig(PositionConfig):
-    """Rotary embedding (RoPE): rotate queries and keys by position, so that scores depend on distance."""
+    """Rotary embedding (RoPE): rotate queries and keys by position, so that scores depend on distance.
+
+    base: the wavelengths grow up to 2π times it (theta of RoPE).
+    share: share of each head's width that is rotated, from its start.
+    order: a pair is one feature of each half, or two neighbours.
+    scaling: how frequencies change for a context longer than the trained one.
+    """
 
     provides = "rotation"
 
     base: Base = 10_000.0
-    # of each head's width that is rotated, from its start
     share: Annotated[float, within("above 0 and at most 1", lambda share: 0 < share <= 1)] = 1.0
-    order: Literal["halves", "interleaved"] = "halves"  # a pair is one feature of each half, or two neighbours
+    order: Literal["halves", "interleaved"] = "halves"
     scaling: RotaryScalingConfig = NoScalingConfig()
 
     def build(self, width: int, place: Place) -> "RotaryPosition":
@@ -189,7 +213,11 @@ class RotaryPosition(Position):
 
 @part("near_far_rotary")
 class DualRotaryPositionConfig(PositionConfig):
-    """Two rotary embeddings: one for sliding window layers, one, usually slower, for full attention (Gemma 3, 2025)."""
+    """Two rotary embeddings: one for sliding window layers, one, usually slower, for full attention (Gemma 3, 2025).
+
+    near: the embedding in sliding window layers.
+    far: the embedding in layers of full attention.
+    """
 
     provides = "rotation"
 

@@ -17,10 +17,13 @@ class ActivationPenaltyConfig(ChannelConfig):
     """Activation penalty: add the mean square of the stream to the loss; the stream itself does not change.
 
     AR applies to activations after dropout, TAR before it: use two branches, each with one of these.
+
+    size: AR: nats for a mean square of one.
+    change: TAR: the same for the difference between adjacent steps of a document.
     """
 
-    size: Weight = 0.0  # AR: nats for a mean square of one
-    change: Weight = 0.0  # TAR: the same for the difference between adjacent steps of a document
+    size: Weight = 0.0
+    change: Weight = 0.0
 
     def build(self, width: int, place: Place) -> "ActivationPenalty":
         return ActivationPenalty(self)

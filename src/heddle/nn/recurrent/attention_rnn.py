@@ -55,9 +55,12 @@ class Alignment(Module, ABC):
 
 @part("additive")
 class AdditiveAlignmentConfig(AlignmentConfig):
-    """Additive attention: a hidden layer over state and source position (Bahdanau et al. 2014)."""
+    """Additive attention: a hidden layer over state and source position (Bahdanau et al. 2014).
 
-    hidden: Positive | None = None  # width of the layer; None: that of the state
+    hidden: width of the layer; None: that of the state.
+    """
+
+    hidden: Positive | None = None
 
     def build(self, hidden: int, memory: int) -> Alignment:
         return AdditiveAlignment(hidden, memory, hidden if self.hidden is None else self.hidden)
@@ -175,7 +178,12 @@ class InputFeedingConfig(ContextUseConfig):
 
 @part("attentive")
 class AttentionRNNConfig(CrossConfig):
-    """RNN with attention: the state attends to the source at every step."""
+    """RNN with attention: the state attends to the source at every step.
+
+    cell: the recurrent cell.
+    alignment: how the state and a source position become a score.
+    use: where the attended context goes.
+    """
 
     slot = "mixer"  # besides reading the encoder's memory, it mixes along the target
 

@@ -16,9 +16,12 @@ from heddle.nn.recurrent.rnn_op import Inputs
 
 @part("bidirectional")
 class BidirectionalConfig(MixerConfig):
-    """Bidirectional RNN, for encoders: the backward cell sees the tokens that a language model predicts."""
+    """Bidirectional RNN, for encoders: the backward cell sees the tokens that a language model predicts.
 
-    cell: CellConfig = LSTMConfig()  # hidden: by default half the width each
+    cell: the cell of each direction; by default each has half the width.
+    """
+
+    cell: CellConfig = LSTMConfig()
 
     def build(self, width: int, place: Place) -> "Bidirectional":
         if place.sight != "all":

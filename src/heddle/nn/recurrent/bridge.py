@@ -60,7 +60,10 @@ def _check(state_sizes: StateSizes, kind: str | None) -> None:
 
 @part("first_state")
 class FirstStateConfig(BridgeConfig):
-    """Initialise every state of the decoder from the summary (Sutskever et al. 2014)."""
+    """Initialise every state of the decoder from the summary (Sutskever et al. 2014).
+
+    pooling: how the encoded source becomes one vector.
+    """
 
     pooling: PoolingConfig = LastTokenConfig()
 
@@ -93,7 +96,10 @@ class FirstState(Bridge):
 
 @part("every_step")
 class EveryStepConfig(BridgeConfig):
-    """Add the summary, through a dense layer, at every step, and initialise the states from it (Cho et al. 2014)."""
+    """Add the summary, through a dense layer, at every step, and initialise the states from it (Cho et al. 2014).
+
+    pooling: how the encoded source becomes one vector.
+    """
 
     pooling: PoolingConfig = LastTokenConfig()
 

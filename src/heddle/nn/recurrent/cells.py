@@ -22,7 +22,12 @@ from heddle.nn.state import HiddenState
 
 @part("rnn")
 class RNNConfig(MatrixCellConfig):
-    """RNN: one hidden state without gates (Elman 1990)."""
+    """RNN: one hidden state without gates (Elman 1990).
+
+    hidden: width of the state; None: the stream's width.
+    weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
+    spread: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    """
 
     hidden: int | None = None
     weight_drop: float = 0.0
@@ -42,7 +47,12 @@ class RNN(MatrixCell):
 
 @part("gru")
 class GRUConfig(MatrixCellConfig):
-    """GRU: a hidden state with reset and update gates (Cho et al. 2014)."""
+    """GRU: a hidden state with reset and update gates (Cho et al. 2014).
+
+    hidden: width of the state; None: the stream's width.
+    weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
+    spread: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    """
 
     hidden: int | None = None
     weight_drop: float = 0.0
@@ -62,7 +72,12 @@ class GRU(MatrixCell):
 
 @part("lstm")
 class LSTMConfig(MatrixCellConfig):
-    """LSTM: a cell with input, forget and output gates (Hochreiter & Schmidhuber 1997)."""
+    """LSTM: a cell with input, forget and output gates (Hochreiter & Schmidhuber 1997).
+
+    hidden: width of the state; None: the stream's width.
+    weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
+    spread: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    """
 
     hidden: int | None = None
     weight_drop: float = 0.0
@@ -85,10 +100,13 @@ class StackedCellsConfig(RecurrentConfig):
     """Stacked cells of different sizes, each fed with the output of the one below (Merity et al. 2017).
 
     A block for each cell would project every output to the stream's width first.
+
+    cells: the cells, from the lowest up.
+    dropout: dropout between cells.
     """
 
     cells: tuple[CellConfig, ...]
-    dropout: DropoutConfig = ElementDropoutConfig()  # between cells
+    dropout: DropoutConfig = ElementDropoutConfig()
 
     def __post_init__(self) -> None:
         if not self.cells:

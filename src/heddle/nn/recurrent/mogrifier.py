@@ -11,11 +11,18 @@ from heddle.nn.recurrent.rnn_op import Inputs
 
 @part("mogrifier")
 class MogrifierConfig(MatrixCellConfig):
-    """Mogrifier LSTM: the state gates the input, the gated input gates the state, and so on."""
+    """Mogrifier LSTM: the state gates the input, the gated input gates the state, and so on.
+
+    hidden: width of the state; None: the stream's width.
+    rounds: how many times input and state gate each other.
+    rank: rank of each round's matrix; None: full.
+    weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
+    spread: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    """
 
     hidden: int | None = None
     rounds: int = 5
-    rank: int | None = None  # of each round's matrix; None: full
+    rank: int | None = None
     weight_drop: float = 0.0
     spread: float | None = None
 

@@ -16,12 +16,18 @@ PaddedRow = Float[Tensor, "batch lengthened width"]  # previous inputs, then the
 
 @part("ngram")
 class NGramConfig(RecurrentConfig):
-    """N-gram model: see the last n - 1 positions as one concatenated vector."""
+    """N-gram model: see the last n - 1 positions as one concatenated vector.
 
-    n: int = 5  # predicts the n-th word from the n - 1 before it
-    hidden: int | None = None  # None: the width; another size is projected back to it
+    n: the n-th word is predicted from the n - 1 before it.
+    hidden: width of the hidden layer; None: the stream's width; another size is projected back to it.
+    activation: the function of the hidden layer.
+    direct: direct connections from the concatenated vector to the output.
+    """
+
+    n: int = 5
+    hidden: int | None = None
     activation: str = "tanh"
-    direct: bool = False  # direct connections from the concatenated vector to the output
+    direct: bool = False
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)

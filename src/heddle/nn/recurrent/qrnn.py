@@ -25,12 +25,18 @@ from heddle.nn.state import HiddenState
 
 @part("qrnn")
 class QRNNConfig(CellConfig):
-    """QRNN with fo-pooling: forget and output gates that see only the last one or two inputs."""
+    """QRNN with fo-pooling: forget and output gates that see only the last one or two inputs.
+
+    hidden: width of the state; None: the stream's width.
+    window: inputs that the gates see: 1 or 2.
+    zoneout: rate in training at which a cell keeps its old value (Krueger et al. 2017).
+    weight_drop: DropConnect on the convolution's matrix: its rate in training.
+    """
 
     hidden: Positive | None = None
-    window: Annotated[int, within("1 or 2", lambda window: window in (1, 2))] = 2  # inputs that the gates see: 1 or 2
-    zoneout: Share = 0.0  # rate in training at which a cell keeps its old value (Krueger et al. 2017)
-    weight_drop: Share = 0.0  # DropConnect on the convolution's matrix: its rate in training
+    window: Annotated[int, within("1 or 2", lambda window: window in (1, 2))] = 2
+    zoneout: Share = 0.0
+    weight_drop: Share = 0.0
 
     def layer(self, sizes: CellSizes) -> "QRNN":
         return QRNN(sizes, self)

@@ -39,7 +39,10 @@ class Join(Module, ABC):
 
 @part("residual")
 class ResidualConfig(JoinConfig):
-    """Residual connection (He et al. 2015); a macaron block adds half (Lu et al. 2019)."""
+    """Residual connection (He et al. 2015); a macaron block adds half (Lu et al. 2019).
+
+    factor: factor of the branch.
+    """
 
     factor: float = 1.0
 
@@ -75,7 +78,10 @@ class Replace(Join):
 
 @part("normed")
 class NormedConfig(JoinConfig):
-    """Norm the output of the branch, then add; with a norm before the part, a sandwich (Ding et al. 2021)."""
+    """Norm the output of the branch, then add; with a norm before the part, a sandwich (Ding et al. 2021).
+
+    norm: norm of the branch's output.
+    """
 
     norm: NormConfig = LayerNormConfig()
 
@@ -118,7 +124,10 @@ class ScaledConfig(JoinConfig):
 
 @part("layer_scale")
 class LayerScaleConfig(JoinConfig):
-    """LayerScale: scale each feature of the branch by a learned, initially small number (Touvron et al. 2021)."""
+    """LayerScale: scale each feature of the branch by a learned, initially small number (Touvron et al. 2021).
+
+    start: initial value of each number.
+    """
 
     start: float = 0.1
 
@@ -145,9 +154,12 @@ class ScaledResidual(Join):
 
 @part("highway")
 class HighwayConfig(JoinConfig):
-    """Highway connection: a gate for each feature between stream and branch (Srivastava et al. 2015)."""
+    """Highway connection: a gate for each feature between stream and branch (Srivastava et al. 2015).
 
-    start: float = -1.0  # of the gate's bias: below zero, mostly the stream passes at first
+    start: initial bias of the gate: below zero, mostly the stream passes at first.
+    """
+
+    start: float = -1.0
 
     def build(self, width: int, place: Place) -> Join:
         return Highway(width, self.start)
@@ -167,10 +179,14 @@ class Highway(Join):
 
 @part("gated")
 class GatedConfig(JoinConfig):
-    """GRU gating of the residual connection (Parisotto et al. 2019)."""
+    """GRU gating of the residual connection (Parisotto et al. 2019).
 
-    norm: NormConfig = LayerNormConfig()  # shared by all inputs of the gates
-    start: float = -2.0  # of the update gate's bias: below zero, mostly the stream passes at first
+    norm: norm that all inputs of the gates share.
+    start: initial bias of the update gate: below zero, mostly the stream passes at first.
+    """
+
+    norm: NormConfig = LayerNormConfig()
+    start: float = -2.0
 
     def build(self, width: int, place: Place) -> Join:
         return Gated(width, self)
@@ -208,6 +224,8 @@ class NarangGateConfig(JoinConfig):
 
     The candidate has a sigmoid, the gate chooses between it and the branch, the result is added, and the reset gate
     sees its inputs normed twice. `gated` is the usual form.
+
+    norm: norm of the inputs of the gates.
     """
 
     norm: NormConfig = LayerNormConfig(eps=1e-6)
@@ -230,7 +248,13 @@ class NarangGate(GatedJoin):
 
 @settings
 class BranchConfig(Config):
-    """A branch: from the stream through a part and back."""
+    """A branch: from the stream through a part and back.
+
+    part: what computes: attention, a recurrence, a convolution, a feed-forward network.
+    norm: norm before the part.
+    dropout: dropout after the part.
+    join: how the result joins the stream.
+    """
 
     part: PartConfig
     norm: NormConfig = NoNormConfig()
@@ -269,7 +293,10 @@ class Branch(Module):
 
 @part("block")
 class BlockConfig(PlanConfig):
-    """One layer: branches in order."""
+    """One layer: branches in order.
+
+    branches: the branches, in order.
+    """
 
     branches: tuple[BranchConfig, ...]
 

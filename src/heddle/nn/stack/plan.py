@@ -39,7 +39,11 @@ class Plan(Module, ABC):
 
 @part("entry")
 class EntryConfig(PlanConfig):
-    """Norm and dropout before the first layer, after positions are added (BERT)."""
+    """Norm and dropout before the first layer, after positions are added (BERT).
+
+    norm: norm of the embedded tokens.
+    dropout: dropout of the embedded tokens.
+    """
 
     norm: NormConfig = NoNormConfig()
     dropout: DropoutConfig = ElementDropoutConfig()
@@ -64,7 +68,11 @@ class StackEntry(Plan):
 
 @part("repeat")
 class RepeatConfig(PlanConfig):
-    """Repeat a body, each time with its own weights."""
+    """Repeat a body, each time with its own weights.
+
+    body: what is repeated.
+    times: how many times: the number of layers.
+    """
 
     body: PlanConfig
     times: Positive
@@ -78,7 +86,10 @@ class RepeatConfig(PlanConfig):
 
 @part("chain")
 class ChainConfig(PlanConfig):
-    """Different bodies in sequence."""
+    """Different bodies in sequence.
+
+    bodies: the bodies, in order.
+    """
 
     bodies: tuple[PlanConfig, ...]
 
@@ -110,7 +121,11 @@ class SequentialPlan(Plan):
 
 @part("loop")
 class LoopConfig(PlanConfig):
-    """Weight sharing across layers: one body, run several times (ALBERT, Lan et al. 2020)."""
+    """Weight sharing across layers: one body, run several times (ALBERT, Lan et al. 2020).
+
+    body: what is run several times.
+    turns: how many times it runs.
+    """
 
     body: PlanConfig
     turns: Positive
@@ -138,12 +153,18 @@ class Loop(Plan):
 
 @part("stepped_loop")
 class SteppedLoopConfig(PlanConfig):
-    """Universal Transformer: one body, run several times, with a learned embedding of each turn (Dehghani 2018)."""
+    """Universal Transformer: one body, run several times, with a learned embedding of each turn (Dehghani 2018).
+
+    body: what is run several times.
+    turns: how many times it runs with an embedding of the turn.
+    before: further turns without an embedding, first.
+    after: further turns without an embedding, last.
+    """
 
     body: PlanConfig
     turns: Positive
-    before: Count = 0  # turns without an embedding, first
-    after: Count = 0  # and last
+    before: Count = 0
+    after: Count = 0
 
     def depth(self) -> int:
         return (self.before + self.turns + self.after) * self.body.depth()
@@ -179,6 +200,8 @@ class PoolConfig(PlanConfig):
     """Mean pooling over time: later layers run on shorter rows (Funnel Transformer, Dai et al. 2020).
 
     It is for encoders: packed documents, a state and the sight `past` are refused.
+
+    size: positions that become one.
     """
 
     size: Annotated[int, within("at least 2", lambda size: size >= 2)] = 2

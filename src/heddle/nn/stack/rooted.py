@@ -11,7 +11,11 @@ from heddle.nn.stack.plan import Plan, PlanConfig, PlanOutput
 
 @part("rooted")
 class RootedConfig(PlanConfig):
-    """Repeat a body with its own weights; before each, the input is mixed with the embedded stream."""
+    """Repeat a body with its own weights; before each, the input is mixed with the embedded stream.
+
+    body: what is repeated.
+    times: how many times: the number of layers.
+    """
 
     body: PlanConfig
     times: Positive

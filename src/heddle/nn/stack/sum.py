@@ -14,12 +14,16 @@ from heddle.nn.state import Slot
 
 @part("sum")
 class SumConfig(PartConfig):
-    """Parallel attention and feed-forward, say: the sum of several parts of one input."""
+    """Parallel attention and feed-forward, say: the sum of several parts of one input.
+
+    parts: the parts whose outputs are added.
+    norms: one norm before each part (GPT-NeoX); (): none.
+    """
 
     slot = "sum"
 
     parts: tuple[PartConfig, ...]
-    norms: tuple[NormConfig, ...] = ()  # one before each part (GPT-NeoX); (): none
+    norms: tuple[NormConfig, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.parts) < 2:

@@ -46,9 +46,12 @@ class LastLayer(Tap):
 
 @part("transparent")
 class TransparentConfig(TapConfig):
-    """Transparent attention: each decoder layer has its own mixture of all encoder layers (Bapna et al. 2018)."""
+    """Transparent attention: each decoder layer has its own mixture of all encoder layers (Bapna et al. 2018).
 
-    dropout: Share = 0.0  # of the mixture's logits
+    dropout: dropout of the mixture's logits.
+    """
+
+    dropout: Share = 0.0
 
     def build(self, encoder_depth: int, decoder_depth: int) -> Tap:
         return Transparent(encoder_depth + 1, decoder_depth, self.dropout)

@@ -1,17 +1,18 @@
-"""Training samples: what a model in training writes now and then, or how it translates a few held-out sources."""
+"""Training samples: what a model in training writes now and then; of pairs and conversations, for held-out ones."""
 
 from collections.abc import Callable
 from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from heddle.core import UsageError
+from heddle.core import UsageError, replace
 from heddle.data.shards import Shards, open_prepared
 from heddle.data.sources import CorpusConfig, Document
 from heddle.decoding.generation import GenerationConfig, MultinomialSampling, generate
 from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.tasks.generation.translate import translator
 from heddle.tasks.scoring import with_special_tokens
+from heddle.text.chat import Chat, load_template
 from heddle.text.tokenizers import TOKENIZER, Tokenizer, load_tokenizer
 
 TOKENS = 120
@@ -25,6 +26,10 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
     def held_out() -> list[Document]:
         return _pairs(data, load_tokenizer(folder / TOKENIZER))
 
+    @cache
+    def chats() -> list[Document]:
+        return [] if data.prepared is not None else list(islice(data.held_out(), SOURCES))
+
     def write(model: Model) -> str:
         tokenizer = load_tokenizer(folder / TOKENIZER)
         if model.reads_source:
@@ -32,7 +37,9 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
         refusal = UsageError(f"samples: {type(model).__name__} writes none")
         writer = require(model, AutoregressiveModel, refusal)
         choice = MultinomialSampling(temperature=0.8, top_k=50, seed=seed)
-        generation = GenerationConfig(max_tokens=TOKENS, choice=choice)
+        generation, template = GenerationConfig(max_tokens=TOKENS, choice=choice), load_template(folder)
+        if template is not None and chats() and all(document.turns is not None for document in chats()):
+            return _answers(writer, Chat(template, tokenizer), chats(), generation)
         config = with_special_tokens(generation, tokenizer)
         return tokenizer.decode(generate(writer, [tokenizer.special_tokens.document_start], config)[0])
 
@@ -44,6 +51,26 @@ def _translations(model: Model, tokenizer: Tokenizer, pairs: list[Document]) -> 
     task = translator(model, tokenizer, GenerationConfig(max_tokens=TOKENS))
     written = task.run(" ".join(pair.text.split()) for pair in pairs)
     lines = [f"source  {p.text}\ntarget  {p.target}\nmodel   {text}" for p, text in zip(pairs, written, strict=True)]
+    return "\n\n".join(lines)
+
+
+def _answers(model: AutoregressiveModel, chat: Chat, chats: list[Document], generation: GenerationConfig) -> str:
+    """Let a model answer the first message of held-out conversations; write what it should have said beside it."""
+    config = with_special_tokens(generation, chat.tokenizer)
+    config = replace(config, stop=tuple(dict.fromkeys((*config.stop, *chat.stops.ids))))
+    lines = []
+    for document in chats:
+        assert document.turns is not None
+        messages = document.turns.messages
+        number = next((i for i, one in enumerate(messages) if one.get("role") == "assistant"), len(messages))
+        prompt = chat.ids(messages[:number], tools=document.turns.tools)
+        if number == 0 or len(prompt) >= model.context:
+            continue
+        answer = chat.tokenizer.decode(generate(model, [prompt], config)[0])
+        for stop in chat.stops.texts:
+            answer = answer.partition(stop)[0]
+        wanted = messages[number].get("content", "") if number < len(messages) else ""
+        lines.append(f"user    {messages[number - 1].get('content', '')}\ntarget  {wanted}\nmodel   {answer.strip()}")
     return "\n\n".join(lines)
 
 

@@ -35,6 +35,8 @@ class TokenizerConfig(Config):
     """A kind of tokenizer: `train` reads texts and returns a Tokenizer.
 
     `special` names special tokens beyond `<|end|>`, such as `<|mask|>`; `vocab` includes them.
+
+    special: special tokens beyond `<|end|>`, such as `<|mask|>`; the vocabulary includes them.
     """
 
     special: tuple[str, ...] = ()
@@ -91,7 +93,11 @@ class ByteTokenizer(TokenizerConfig):
 
 @part("character")
 class CharacterTokenizer(TokenizerConfig):
-    """Characters: one token for each character seen, or for the most frequent; others are unknown."""
+    """Characters: one token for each character seen, or for the most frequent; others are unknown.
+
+    vocab: most tokens; null: every character seen.
+    lowercase: whether text is put in lower case first.
+    """
 
     vocab: int | None = None
     lowercase: bool = False
@@ -117,6 +123,11 @@ class WordTokenizer(TokenizerConfig):
 
     Words are separated by whitespace, with `punctuation` apart or attached; each line end is a token. Decoding joins
     the words of a line by one space.
+
+    vocab: most tokens; null: every word that is frequent enough.
+    lowercase: whether text is put in lower case first.
+    least: how often a word must occur to be known.
+    punctuation: whether punctuation marks are words of their own, or stay attached to words.
     """
 
     vocab: int | None = None
@@ -150,10 +161,12 @@ class WordTokenizer(TokenizerConfig):
 class BpeTokenizer(TokenizerConfig):
     """Byte-pair encoding (BPE, Sennrich et al. 2016) on bytes: the most frequent pair is merged, again and again.
 
-    lowercase: for metrics that ignore case; decoded text is then in lower case.
+    vocab: how many tokens to learn; null: 4096, or as many as a small text allows.
+    least: how often a pair must occur to be merged.
+    lowercase: whether text is put in lower case first, for metrics that ignore case.
     """
 
-    vocab: int | None = None  # None: 4096, or as many as a small text allows
+    vocab: int | None = None
     least: int = 2
     lowercase: bool = False
 
@@ -176,6 +189,9 @@ class WordPieceTokenizer(TokenizerConfig):
     """WordPiece, as in BERT: words split into the longest known pieces; accents go with case, each mark is a word.
 
     A word of an unseen character, or of more than 100 characters, is unknown. Decoding joins words by one space.
+
+    vocab: how many tokens to learn.
+    lowercase: whether text is put in lower case first, without accents.
     """
 
     vocab: int = 8192
@@ -204,7 +220,10 @@ class WordPieceTokenizer(TokenizerConfig):
 
 @part("unigram")
 class UnigramTokenizer(TokenizerConfig):
-    """Unigram (Kudo 2018) on bytes: each piece has a probability, and a text becomes its most probable pieces."""
+    """Unigram (Kudo 2018) on bytes: each piece has a probability, and a text becomes its most probable pieces.
+
+    vocab: how many tokens to learn.
+    """
 
     vocab: int = 8192
 

@@ -32,10 +32,13 @@ class GrowingWindowConfig(WindowWarmupConfig):
 
     On a GPU windowed attention goes by blocks, so it pays only where rows are so long that skipping blocks gains more
     than the faster kernel for full attention.
+
+    sizes: windows in positions, itself included; each for as many steps.
+    share: share of all steps that the windows take together.
     """
 
-    sizes: tuple[int, ...] = (256, 512)  # positions, itself included; each for as many steps
-    share: float = 0.5  # of all steps, that they take together
+    sizes: tuple[int, ...] = (256, 512)
+    share: float = 0.5
 
     def __post_init__(self) -> None:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):

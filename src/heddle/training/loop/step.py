@@ -30,12 +30,16 @@ LEAST = 1e-6  # added to a gradient's norm, which may be zero
 
 @settings
 class GuardConfig(Config):
-    """When a step is skipped, and when skipping must end the run."""
+    """When a step is skipped, and when skipping must end the run.
 
-    # times the running mean of the gradient's norm
+    spike: a step is skipped whose gradient norm is so many times the running mean.
+    patience: good steps before a spike can be detected.
+    in_a_row: bad steps in a row that stop the run, as diverged.
+    """
+
     spike: Annotated[float, within("at least 1", lambda spike: spike >= 1)] = 20.0
-    patience: Positive = 20  # good steps before a spike can be detected
-    in_a_row: Positive = 5  # bad steps that stop the run
+    patience: Positive = 20
+    in_a_row: Positive = 5
 
 
 @dataclass

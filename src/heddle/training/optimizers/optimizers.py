@@ -89,7 +89,13 @@ def _check(field: str, value: float, below: float = float("inf")) -> None:
 
 @part("adamw")
 class AdamWConfig(OptimizerConfig):
-    """AdamW: Adam with decoupled weight decay; gains and biases are not decayed (Loshchilov & Hutter 2019)."""
+    """AdamW: Adam with decoupled weight decay; gains and biases are not decayed (Loshchilov & Hutter 2019).
+
+    learning_rate: the peak learning rate, which the schedule scales.
+    betas: decay rates of the running means of the gradient and of its square.
+    eps: added to the denominator, so that nothing is divided by zero.
+    weight_decay: weight decay: how strongly matrices are pulled towards zero.
+    """
 
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)
@@ -115,7 +121,12 @@ class AdamWConfig(OptimizerConfig):
 
 @part("sgd")
 class SGDConfig(OptimizerConfig):
-    """SGD, perhaps with momentum; with averaged weights it is ASGD, as word-level LSTMs were trained."""
+    """SGD, perhaps with momentum; with averaged weights it is ASGD, as word-level LSTMs were trained.
+
+    learning_rate: the peak learning rate, which the schedule scales.
+    momentum: share of the previous update that is kept.
+    weight_decay: weight decay: how strongly matrices are pulled towards zero.
+    """
 
     learning_rate: float = 30.0
     momentum: float = 0.0
@@ -145,7 +156,13 @@ def _groups(named: Mapping[str, tuple[Role, nn.Parameter]], decay: float) -> lis
 
 @part("muon")
 class MuonConfig(OptimizerConfig):
-    """Muon: orthogonalised momentum for the matrices inside the stack, AdamW for the rest (Jordan et al. 2024)."""
+    """Muon: orthogonalised momentum for the matrices inside the stack, AdamW for the rest (Jordan et al. 2024).
+
+    learning_rate: the peak learning rate of matrices, which the schedule scales.
+    momentum: share of the previous update that is kept.
+    weight_decay: weight decay: how strongly matrices are pulled towards zero.
+    rest: the optimizer of everything else: embeddings, head, gains and biases.
+    """
 
     learning_rate: float = 0.02
     momentum: float = 0.95
@@ -277,7 +294,11 @@ Floor = Annotated[float, within("0 to 1, of the peak rate", lambda floor: 0 <= f
 
 @part("cosine")
 class CosineConfig(ScheduleConfig):
-    """Warm-up, then cosine decay to a floor (Loshchilov & Hutter 2017)."""
+    """Warm-up, then cosine decay to a floor (Loshchilov & Hutter 2017).
+
+    warmup: warm-up: steps in which the learning rate rises linearly from zero.
+    floor: the learning rate at the end, as a share of the peak.
+    """
 
     warmup: Warmup = 100
     floor: Floor = 0.1
@@ -291,10 +312,15 @@ class CosineConfig(ScheduleConfig):
 
 @part("stable_decay")
 class StableDecayConfig(ScheduleConfig):
-    """Warm-up, constant, then linear decay over the last part (WSD, Hu et al. 2024)."""
+    """Warm-up, constant, then linear decay over the last part (WSD, Hu et al. 2024).
+
+    warmup: warm-up: steps in which the learning rate rises linearly from zero.
+    decay: share of all steps, at the end, in which the learning rate falls.
+    floor: the learning rate at the end, as a share of the peak.
+    """
 
     warmup: Warmup = 100
-    decay: Annotated[float, within("0 to 1, of all steps", lambda decay: 0 <= decay <= 1)] = 0.3  # of all steps
+    decay: Annotated[float, within("0 to 1, of all steps", lambda decay: 0 <= decay <= 1)] = 0.3
     floor: Floor = 0.0
 
     def factor(self, step: int, steps: int) -> float:
@@ -305,7 +331,10 @@ class StableDecayConfig(ScheduleConfig):
 
 @part("inverse_square_root")
 class InverseSquareRootConfig(ScheduleConfig):
-    """Warm-up, then decay with the inverse square root of the step (Vaswani et al. 2017)."""
+    """Warm-up, then decay with the inverse square root of the step (Vaswani et al. 2017).
+
+    warmup: warm-up: steps in which the learning rate rises linearly from zero.
+    """
 
     warmup: Warmup = 4000
 
@@ -315,7 +344,10 @@ class InverseSquareRootConfig(ScheduleConfig):
 
 @part("constant")
 class ConstantConfig(ScheduleConfig):
-    """Warm-up, then constant."""
+    """Warm-up, then constant.
+
+    warmup: warm-up: steps in which the learning rate rises linearly from zero.
+    """
 
     warmup: Warmup = 0
 

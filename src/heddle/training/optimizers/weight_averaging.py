@@ -24,7 +24,10 @@ class WeightAverageConfig(Config, ABC):
 
 @part("moving")
 class MovingAverageConfig(WeightAverageConfig):
-    """Exponential moving average of weights (EMA), with a faster decay in the first steps."""
+    """Exponential moving average of weights (EMA), with a faster decay in the first steps.
+
+    decay: share of the average (EMA) that is kept at each step.
+    """
 
     decay: float = 0.999
 
@@ -38,7 +41,10 @@ class MovingAverageConfig(WeightAverageConfig):
 
 @part("plain")
 class PlainAverageConfig(WeightAverageConfig):
-    """Take the mean of all steps after one."""
+    """Take the mean of all steps after one.
+
+    begin: steps before the average begins.
+    """
 
     begin: Count = 0
 
@@ -51,6 +57,8 @@ class TriggeredAverageConfig(WeightAverageConfig):
     """Take the mean of all steps since the held-out loss stopped falling (NT-ASGD, Merity et al. 2017).
 
     It has when it is above the best of those measured more than `patience` validations before it.
+
+    patience: validations that the held-out loss may stay above its best before the average begins.
     """
 
     patience: Positive = 5
