@@ -46,7 +46,9 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     """Convert a model config to the keys of a Hugging Face config."""
     channel = one(config, FeedForwardConfig)
     gated = GatedFeedForwardConfig(hidden=hidden_width(channel, config.expand().width), activation=channel.activation)
-    keys = write_base(swap(FeedForwardConfig, gated)(config)) | {"attention_bias": one(config, ProjectionsConfig).bias}
+    keys = write_base(swap(FeedForwardConfig, lambda _: gated)(config)) | {
+        "attention_bias": one(config, ProjectionsConfig).bias
+    }
     none = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))  # the defaults can exceed a small vocabulary
     return keys | none
 
