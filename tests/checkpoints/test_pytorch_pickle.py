@@ -342,6 +342,10 @@ def archives() -> Iterator[tuple[str, bytes]]:
     big = b"J\0\0\1\0"
     shared = b"\x80\2" + tensor(big + b"\x85", b"K\1\x85", items=big) + b"q\0010}(" + many + b"u."
     yield "shared-without-end", archive(shared, {"0": bytes(4 << 16)})
+    listed = (b"PK\1\2" + bytes(42)) * 400_000
+    last = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(listed), 30, 0)
+    yield "list-without-end", b"PK\3\4" + bytes(26) + listed + last
+    yield "listed-twice", b"PK\3\4" + bytes(26) + listed[:92] + last[:10] + struct.pack("<HIIH", 2, 92, 30, 0)
     buffer = io.BytesIO(good)
     with zipfile.ZipFile(buffer, "a") as file:
         file.writestr("archive/byteorder", "big")

@@ -152,7 +152,7 @@ def test_weights_that_the_checksums_do_not_list_are_refused(tmp_path: Path) -> N
     path.write_text(path.read_text().replace("model.safetensors", "other.safetensors"))
     with pytest.raises(DamageError, match=r"model\.safetensors: not in checksums\.json"):
         load_model(made)
-    path.write_text("{}")
+    path.write_text('{"model.safetensors": 7}')
     with pytest.raises(ConfigError, match=r"checksums\.json"):
         load_model(made)
 

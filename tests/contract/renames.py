@@ -72,7 +72,7 @@ ADDED: dict[str, list[str]] = {
     "configs": [
         *("run.callbacks", "run.use", "hardware.threads"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
-        *("split/auto", "split/auto.fraction", "split/auto.seed", "table of files", "table of files.files"),
+        *("split/auto", "split/auto.fraction", "split/auto.seed"),
     ],
     "recipes": [f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use", "hardware.threads")],
     "options": [

@@ -10,6 +10,7 @@ import mmap
 import os
 import shutil
 import struct
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from heddle.checkpoints.formats.restricted_unpickler import (
     UnsafePickle,
 )
 from heddle.checkpoints.store import check_writable, open_regular_file
-from heddle.core import DamageError, UsageError, brief
+from heddle.core import DamageError, UsageError, brief, first_line
 from heddle.core.system import new_folder
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -35,10 +36,9 @@ MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the older layout
 COPIES = 8  # how much larger than its file all tensors may be: views of one storage become separate tensors
 KEPT = (".json", ".txt", ".model", ".jinja")  # files that are copied: configs, tokenizers, chat templates
 LARGEST_KEPT = 256 << 20  # bytes
-MOST_ENTRIES = 200_000
-
-END, END_64, AT_END_64, ENTRY, LOCAL = b"PK\5\6", b"PK\6\6", b"PK\6\7", b"PK\1\2", b"PK\3\4"
-FULL_16, FULL_32 = 0xFFFF, 0xFFFFFFFF
+LARGEST_LIST = 4 << 20  # bytes of a zip archive's list of entries: some 60,000 of them
+LOCAL, END = b"PK\3\4", b"PK\5\6"  # begin each entry of a zip archive, and its last record
+FULL_16 = 0xFFFF  # as many entries, or more
 
 
 @dataclass(frozen=True)
@@ -157,12 +157,35 @@ class PickledFile(Mapping[str, Tensor]):
 # --- the archive ------------------------------------------------------------------------------------------------------
 
 
+@final
+class _BoundedReader(io.RawIOBase):
+    """A mapped file for `zipfile`, which reads the whole list of entries at once: a longer one is refused."""
+
+    def __init__(self, data: mmap.mmap, path: Path) -> None:
+        self._data, self._path = data, path
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        self._data.seek((0, self._data.tell(), len(self._data))[whence] + offset)
+        return self._data.tell()
+
+    def read(self, size: int = -1, /) -> bytes:
+        size = len(self._data) - self._data.tell() if size < 0 else size
+        if size > LARGEST_LIST:
+            raise UnsafePickle(f"{self._path}: {size} bytes of entries, at most {LARGEST_LIST} allowed")
+        return self._data.read(size)
+
+
 def zip_entries(data: mmap.mmap, path: Path) -> dict[str, ByteRange]:
     """Return the byte range of each entry of a zip archive; entries must be uncompressed and must not overlap."""
     try:
-        entries = dict(_directory(data, path))
-    except (struct.error, UnicodeDecodeError, OverflowError):
-        raise DamageError(f"{path}: its list of entries is cut short or damaged") from None
+        with zipfile.ZipFile(_BoundedReader(data, path)) as archive:
+            listed = archive.infolist()
+            entries = {info.filename: _byte_range(info, data, path) for info in listed}
+        (promised,) = struct.unpack_from("<H", data, data.rfind(END) + 10)
+    except (zipfile.BadZipFile, struct.error, ValueError, OverflowError, NotImplementedError) as error:
+        raise DamageError(f"{path}: its list of entries is cut short or damaged: {first_line(error)}") from None
+    if promised != min(len(listed), FULL_16) or len(entries) < len(listed):
+        raise DamageError(f"{path}: an entry is listed twice, or {promised} are promised and {len(listed)} are there")
     ends = 0
     for name, span in sorted(entries.items(), key=lambda item: item[1].start):
         if span.start < ends or span.start + span.size > len(data):
@@ -171,54 +194,15 @@ def zip_entries(data: mmap.mmap, path: Path) -> dict[str, ByteRange]:
     return entries
 
 
-def _directory(data: mmap.mmap, path: Path) -> Iterator[tuple[str, ByteRange]]:
-    at, count = _find_directory(data, path)
-    seen = set()
-    for _ in range(count):
-        head, method = data[at : at + 4], struct.unpack_from("<H", data, at + 10)[0]
-        small, size, names, extras, notes = struct.unpack_from("<IIHHH", data, at + 20)
-        (local,) = struct.unpack_from("<I", data, at + 42)
-        name = data[at + 46 : at + 46 + names].decode()
-        if head != ENTRY or name in seen:
-            raise DamageError(f"{path}: entry {brief(name)} is listed twice, or the list is damaged")
-        seen.add(name)
-        extra = data[at + 46 + names : at + 46 + names + extras]
-        size, small, local = _zip64_sizes(extra, [size, small, local])
-        if method or small != size:
-            raise UnsafePickle(f"{path}: entry {brief(name)} is compressed, which torch.save never does")
-        if data[local : local + 4] != LOCAL:
-            raise DamageError(f"{path}: entry {brief(name)} is not where the list says")
-        names_there, extras_there = struct.unpack_from("<HH", data, local + 26)
-        yield name, ByteRange(local + 30 + names_there + extras_there, size)
-        at += 46 + names + extras + notes
-
-
-def _find_directory(data: mmap.mmap, path: Path) -> tuple[int, int]:
-    """Return where the central directory begins, and how many entries it has."""
-    end = data.rfind(END, max(0, len(data) - 22 - FULL_16))
-    if end < 0:
-        raise DamageError(f"{path}: its list of entries is missing: cut short?")
-    count, _, at = struct.unpack_from("<HII", data, end + 10)
-    if end >= 20 and data[end - 20 : end - 16] == AT_END_64:
-        (wide,) = struct.unpack_from("<Q", data, end - 12)
-        if data[wide : wide + 4] != END_64:
-            raise DamageError(f"{path}: its list of entries is damaged")
-        count, _, at = struct.unpack_from("<QQQ", data, wide + 32)
-    if count > MOST_ENTRIES:
-        raise UnsafePickle(f"{path}: {count} entries, at most {MOST_ENTRIES} allowed")
-    return at, count
-
-
-def _zip64_sizes(extra: bytes, sizes: list[int]) -> list[int]:
-    """Replace sizes that did not fit into 32 bits by those in the zip64 extra field."""
-    at = 0
-    while at + 4 <= len(extra):
-        kind, length = struct.unpack_from("<HH", extra, at)
-        if kind == 1:
-            wide = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
-            return [next(wide, size) if size == FULL_32 else size for size in sizes]
-        at += 4 + length
-    return sizes
+def _byte_range(info: zipfile.ZipInfo, data: mmap.mmap, path: Path) -> ByteRange:
+    """Return where the bytes of an entry are: after its local header."""
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        raise UnsafePickle(f"{path}: entry {brief(info.filename)} is compressed, which torch.save never does")
+    at = info.header_offset
+    if at < 0 or data[at : at + 4] != LOCAL:
+        raise DamageError(f"{path}: entry {brief(info.filename)} is not where the list says")
+    names, extras = struct.unpack_from("<HH", data, at + 26)
+    return ByteRange(at + 30 + names + extras, info.file_size)
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------

@@ -10,23 +10,16 @@ from torch import Tensor
 
 from heddle.checkpoints.hf.weights import WeightSource
 from heddle.checkpoints.store import FileDigest, TensorFile, check_weights, open_regular_file, serialize
-from heddle.core import Config, DamageError, UsageError, brief, decode, encode, settings
+from heddle.core import DamageError, UsageError, brief, decode, encode
 from heddle.core.system import check_writable, parse_json, replacing, write_json
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-CHECKSUMS = "checksums.json"  # Heddle's own, for the weights that it exports
+CHECKSUMS = "checksums.json"  # Heddle's own: size and SHA-256 of each file of weights that it exports
 GENERATION = "generation_config.json"
 LARGEST_CONFIG, LARGEST_INDEX = 4 << 20, 64 << 20  # bytes
 MOST_FILES = 512  # all stay open while a model is loaded
 CHANGED = f"if it was changed on purpose, remove {CHECKSUMS}"
 SHARD = 5 << 30  # bytes of weights in one file, as in transformers
-
-
-@settings
-class Checksums(Config):
-    """The weight files of an exported folder, each with its size and SHA-256."""
-
-    files: dict[str, FileDigest]
 
 
 def is_hf_folder(path: Path) -> bool:
@@ -141,12 +134,13 @@ def _verify(path: Path, files: Iterable[str]) -> None:
     """Compare weight files with their checksums, where the folder has any."""
     if not (path / CHECKSUMS).exists():
         return
-    found = decode(Checksums, _table(path / CHECKSUMS), str(path / CHECKSUMS)).files
+    found = _table(path / CHECKSUMS)
     for name in files:
         if name not in found:
             raise DamageError(f"{path / name}: not in {CHECKSUMS}; {CHANGED}")
         try:
-            check_weights(resolve_hub_link(path / name), found[name])
+            digest = decode(FileDigest, found[name], f"{path / CHECKSUMS}: {name}")
+            check_weights(resolve_hub_link(path / name), digest)
         except DamageError as error:
             raise DamageError(f"{error}; {CHANGED}") from None
 
@@ -175,7 +169,7 @@ def write_folder(path: Path, config: Mapping[str, Any], weights: Mapping[str, Te
         name: write_file(path / name, serialize({key: weights[key] for key in group}, name))
         for name, group in zip(names, groups, strict=True)
     }
-    write_json(path / CHECKSUMS, encode(Checksums(files=digests)))
+    write_json(path / CHECKSUMS, {name: encode(digest) for name, digest in digests.items()})
     if len(groups) > 1:
         total = sum(tensor.numel() * tensor.itemsize for tensor in weights.values())
         places = {key: name for name, group in zip(names, groups, strict=True) for key in group}
