@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heddle.cli.catalog import FILE, Catalog, build_catalog, catalog, to_text
-from heddle.cli.help import explain, find_places, search
+from heddle.cli.keys import explain, find_places, search
 from heddle.cli.main import main
 from heddle.cli.reference import reference
 from heddle.core import Config, kinds

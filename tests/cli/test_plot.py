@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import pytest
 from cli.runs import save_run
 
+from heddle.cli.curves import Curve, draw
 from heddle.cli.list import find_runs
 from heddle.cli.main import main
-from heddle.cli.plot import Curve, draw
 
 
 def say(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:

@@ -32,6 +32,9 @@ WRONG = [
     ["lstm", "model.heads=2"],
     ["objective={kind: next_token, smooth: 0.1}"],
     ["stop.patience=soon"],
+    ["data.shortset=5"],
+    ["model.name=gpt2", "model.kv_heads=2"],
+    ["training.schedule={kind: cosine, warmpu: 3}"],
     ["gpt2", "training.optimizer.betas=[0.9]"],
 ]
 RIGHT = [
@@ -39,6 +42,8 @@ RIGHT = [
     ["training.optimizer.rate=0.1"],
     ["model=lstm_lm", "model.layers=1"],
     ["model.plan.times=2"],
+    ["model.name=gpt2", "model.layers=1"],
+    ["tokenizer=byte", "training.optimizer={kind: adamw, eps: 1e-6}", "training.optimizer.betas=[0.9, 0.9]"],
     ["data=some.txt", "data.shortest=5"],
     ["training.average.decay=0.9", "training.average.kind=moving"],
     ["training.average=moving", "training.average.decay=0.9"],

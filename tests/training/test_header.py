@@ -148,12 +148,19 @@ def test_the_environment_records_the_threads(tmp_path: Path) -> None:
 # --- samples of chat models -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("first", [[], [{"role": "assistant", "content": "Yes?"}]], ids=["user", "assistant"])
 def test_chat_models_answer_held_out_prompts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    first: list[dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     chats = [
-        {"messages": [{"role": "user", "content": f"Say {i}."}, {"role": "assistant", "content": f"It is {i}."}]}
+        {
+            "messages": [
+                *first,
+                {"role": "user", "content": f"Say {i}."},
+                {"role": "assistant", "content": f"It is {i}."},
+            ]
+        }
         for i in range(40)
     ]
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from heddle.cli.catalog import catalog
 from heddle.cli.options import Json
 from heddle.cli.terminal import BOLD, print_message, write
 
@@ -85,6 +84,8 @@ def _short(presets: dict[str, str]) -> dict[str, str]:
 
 def everything() -> dict[str, dict[str, str]]:
     """Return, by section, every name with its line."""
+    from heddle.cli.catalog import catalog
+
     known = catalog()
     presets = {name: f"{p['parameters'] / 1e6:>9,.1f} M  {p['about']}" for name, p in known.presets.items()}
     return {
@@ -97,6 +98,8 @@ def everything() -> dict[str, dict[str, str]]:
 
 
 def _kinds(path: str) -> dict[str, str]:
+    from heddle.cli.catalog import catalog
+
     known = catalog()
     at = [known.tables[name] for name, where in known.paths.items() if ".".join(where) == path]
     return {str(table.kind): table.about for table in at}

@@ -49,7 +49,8 @@ def precheck_overrides(base: Any, overrides: Iterable[tuple[str, Any]]) -> None:
             return
         if path not in SHORT:
             _check_path(known, known.tables[ROOT], base, keys, value)
-        base = _with(base, keys, _expanded(path, value))
+        if path != "data":  # of which a path changes no key
+            base = _with(base, keys, {"kind": "preset", "name": value} if path == "model" else value)
 
 
 def precheck_table(data: Any) -> None:
@@ -63,17 +64,13 @@ def _is_current(known: Catalog, data: Any) -> bool:
     return isinstance(data, Mapping) and data.get("format") == known.format
 
 
-def _expanded(path: str, value: Any) -> Any:
-    """Return what a short value of a slot stands for, as far as later keys depend on it."""
-    if path == "model" and isinstance(value, str):
-        return {"kind": "preset", "name": value}
-    return {"kind": value} if isinstance(value, str) and path != "init" else value
-
-
 def _with(node: Any, keys: list[str], value: Any) -> Any:
     """Return plain data with the value at a path; a path that leads nowhere changes nothing."""
     if not keys:
-        return {**node, **value} if isinstance(node, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(node, Mapping) and isinstance(value, str):
+            return {"kind": value}  # a slot by the name of a kind
+        merged = isinstance(node, Mapping) and isinstance(value, Mapping) and "kind" not in value
+        return {**node, **value} if merged else value
     if isinstance(node, list) and keys[0].isdecimal() and int(keys[0]) < len(node):
         index = int(keys[0])
         return [*node[:index], _with(node[index], keys[1:], value), *node[index + 1 :]]

@@ -28,7 +28,7 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
 
     @cache
     def chats() -> list[Document]:
-        return [] if data.prepared is not None else list(islice(data.held_out(), SOURCES))
+        return list(islice(data.held_out(), SOURCES)) if data.chats and data.prepared is None else []
 
     def write(model: Model) -> str:
         tokenizer = load_tokenizer(folder / TOKENIZER)
@@ -39,7 +39,9 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
         choice = MultinomialSampling(temperature=0.8, top_k=50, seed=seed)
         generation, template = GenerationConfig(max_tokens=TOKENS, choice=choice), load_template(folder)
         if template is not None and chats() and all(document.turns is not None for document in chats()):
-            return _answers(writer, Chat(template, tokenizer), chats(), generation)
+            answers = _answers(writer, Chat(template, tokenizer), chats(), generation)
+            if answers:
+                return answers
         config = with_special_tokens(generation, tokenizer)
         return tokenizer.decode(generate(writer, [tokenizer.special_tokens.document_start], config)[0])
 
@@ -55,22 +57,27 @@ def _translations(model: Model, tokenizer: Tokenizer, pairs: list[Document]) -> 
 
 
 def _answers(model: AutoregressiveModel, chat: Chat, chats: list[Document], generation: GenerationConfig) -> str:
-    """Let a model answer the first message of held-out conversations; write what it should have said beside it."""
+    """Let a model answer in held-out conversations; write what it should have said beside it."""
     config = with_special_tokens(generation, chat.tokenizer)
     config = replace(config, stop=tuple(dict.fromkeys((*config.stop, *chat.stops.ids))))
     lines = []
     for document in chats:
         assert document.turns is not None
         messages = document.turns.messages
-        number = next((i for i, one in enumerate(messages) if one.get("role") == "assistant"), len(messages))
-        prompt = chat.ids(messages[:number], tools=document.turns.tools)
-        if number == 0 or len(prompt) >= model.context:
+        number = next((i for i, one in enumerate(messages) if i and one.get("role") == "assistant"), None)
+        if number is None:  # nobody asks
+            continue
+        try:
+            prompt = chat.ids(messages[:number], tools=document.turns.tools)
+        except UsageError:  # the template takes no part of this conversation
+            continue
+        if len(prompt) >= model.context:
             continue
         answer = chat.tokenizer.decode(generate(model, [prompt], config)[0])
         for stop in chat.stops.texts:
             answer = answer.partition(stop)[0]
-        wanted = messages[number].get("content", "") if number < len(messages) else ""
-        lines.append(f"user    {messages[number - 1].get('content', '')}\ntarget  {wanted}\nmodel   {answer.strip()}")
+        asked, wanted = (messages[i].get("content", "") for i in (number - 1, number))
+        lines.append(f"user    {asked}\ntarget  {wanted}\nmodel   {answer.strip()}")
     return "\n\n".join(lines)
 
 
