@@ -56,7 +56,7 @@ _CSV = "source/csv .path .text .target .delimiter .longest"
 ADDED: dict[str, list[str]] = {
     "configs": [
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
-        *("split/auto", "split/auto.fraction", "split/auto.seed"),
+        *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
     ],
 }
 REMOVED: dict[str, list[str]] = {}
