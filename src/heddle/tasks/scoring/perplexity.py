@@ -107,12 +107,7 @@ def evaluate(
     if windows is None:
         found = nll_with_carried_state(model, documents, tokenizer.special_tokens.begin)
     else:
-        stored = isinstance(texts, Shards)  # with all ids that begin a document but the first
-        found = (
-            nll_sliding_window(model, documents, windows, tokenizer.special_tokens.document_start[0])
-            if stored
-            else token_nll(model, tokenizer, documents, windows)
-        )
+        found = token_nll(model, tokenizer, documents, windows)
     nats = math.fsum(float(losses.double().sum()) for losses in found)
     if not counts.documents:
         raise DataError("evaluation: want one document or more, got none")
@@ -197,14 +192,16 @@ def _check_ids(shards: Shards, tokenizer: Tokenizer) -> None:
 
 
 def _stored(shards: Shards, tokenizer: Tokenizer, counts: _Counts) -> Iterator[NDArray[Any]]:
+    """Yield stored documents without the ids that begin each: they are no part of its text."""
     _check_ids(shards, tokenizer)
-    counts.documents, counts.tokens, counts.words, counts.bytes = (
-        shards.count,
-        shards.tokens,
-        shards.words,
-        shards.bytes,
-    )
-    return (shards.document(i) for i in range(shards.count))
+    counts.words, counts.bytes = shards.words, shards.bytes
+    opening = tokenizer.special_tokens.document_start[1:]  # the first is not stored
+    for index in range(shards.count):
+        ids = shards.document(index)
+        ids = ids[len(opening) :] if tuple(ids[: len(opening)]) == opening else ids
+        counts.documents += 1
+        counts.tokens += len(ids)
+        yield ids
 
 
 def _count_unknown(documents: Iterable[NDArray[Any]], unknown: int | None, counts: _Counts) -> Iterator[NDArray[Any]]:
