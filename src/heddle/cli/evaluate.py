@@ -61,7 +61,8 @@ def _show(found: "Evaluation") -> None:
         f"{found.bytes:,} bytes"
     )
     if found.unknown:
-        typer.echo(f"unknown          {found.unknown:,} tokens, {found.unknown / found.tokens:.2%} of all")
+        share = f"{found.unknown:,} tokens, {found.unknown / found.tokens:.2%} of all"
+        typer.echo(f"unknown          {share}; bits per byte counts 8 for each of the {found.lost:,} bytes they hide")
     if found.window is None:
         typer.echo("read in order    the state carried from document to document")
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 from heddle.checkpoints import Source
 from heddle.core import ConfigError, DataError, UsageError, encode, replace
 from heddle.core.system import choose_hardware
-from heddle.data.rows import MixedPlan, RowPlan
+from heddle.data.rows import MixedPlan, RowPlan, measured_text
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
 from heddle.models.networks import Model, ModelConfig
@@ -15,7 +15,7 @@ from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import with_adapters
 from heddle.text.chat import TEMPLATE, load_template, template_control_tokens
 from heddle.text.tokenizers import TOKENIZER, TOKENIZER_FILES, Tokenizer, TokenizerConfig, load_tokenizer
-from heddle.training.callbacks import HeldOutRows
+from heddle.training.callbacks import HeldOutRows, measured_rows
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import choose_trainable, initial_config, initial_model
 
@@ -153,4 +153,6 @@ def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     shards, seed, source = _open(prepared.valid, prepared.pairs, config.seed)
     batch = config.training.micro_batch or min(config.training.batch, 32)
     plan = config.rows.for_validation(shards, batch).build(shards, seed, source)
-    return HeldOutRows(plan, batch, shards.bytes / shards.counted, config.validation_rows)
+    rows = measured_rows(plan, config.validation_rows)
+    text = measured_text(plan, rows, shards, lambda: load_tokenizer(prepared.tokenizer))
+    return HeldOutRows(plan, batch, text, config.validation_rows)

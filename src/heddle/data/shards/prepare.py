@@ -257,7 +257,7 @@ class _Writers:
                 counter.drop(found.reason, f"{document.origin} ({found.words})" if found.words else document.origin)
                 return
             stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids
-            writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts)
+            writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts, lost=found.lost)
             self.bytes += found.bytes
         self.documents += 1
         self.counts[side] += 1

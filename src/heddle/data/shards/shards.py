@@ -73,6 +73,7 @@ class Shards:
             manifest.bytes,
             manifest.words,
         )
+        self.lost = manifest.lost  # bytes that unknown tokens stand for
         self.counted = manifest.tokens if manifest.counted is None else manifest.counted
         self.dtype = DTYPES[manifest.dtype]
         self._files = files
