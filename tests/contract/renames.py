@@ -57,7 +57,9 @@ ADDED: dict[str, list[str]] = {
     "configs": [
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
+        "table of format dtype vocab.lost",
     ],
+    "public": ["LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"],
 }
 REMOVED: dict[str, list[str]] = {}
 # Options of generation; `strategy` names a decoding strategy that the library does not have.

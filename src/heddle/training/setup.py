@@ -112,6 +112,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
         signals=Signals(),
         texts={CONFIG: json.dumps(encode(config), indent=1, ensure_ascii=False), **tokenizer_files(env.folder)},
         data=[p.fingerprint for p in prepared],
+        held_out=prepared[0].held_out,
     )
     trainer.callbacks = _callbacks(config, trainer, store, build_held_out(config, prepared[0]), env)
     if found is not None:

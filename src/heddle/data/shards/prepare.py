@@ -23,6 +23,7 @@ from heddle.data.sources import (
     CorpusConfig,
     Document,
     DocumentCounter,
+    DocumentsChecksum,
     EncodedDocument,
     RejectedDocument,
     Side,
@@ -50,6 +51,7 @@ class Prepared:
     pairs: bool
     counter: DocumentCounter  # what became of the documents of both sides
     reused: bool = False
+    held_out: str | None = None  # checksum of the text of `valid`; None: an earlier version prepared it
 
     @property
     def train(self) -> Path:
@@ -109,7 +111,7 @@ def prepare(
             tokenizer.save(new / TOKENIZER)
             if chat_encoder is not None:
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
-            made = Prepared(folder, fingerprint, writers.form == "pairs", counter)
+            made = Prepared(folder, fingerprint, writers.form == "pairs", counter, held_out=writers.held_out.value)
             write_json(new / RECORD, _record(made, corpus, tokenizer))
             return _publish(new, made)
 
@@ -121,7 +123,8 @@ def open_prepared(folder: Path) -> Prepared | None:
         if record["format"] != FORMAT or not (folder / Side.TRAIN).is_dir() or not (folder / Side.VALID).is_dir():
             return None
         counter = DocumentCounter.from_plain(record["ledger"])
-        return Prepared(folder, record["fingerprint"], record["pairs"], counter, reused=True)
+        held_out = record.get("held_out")
+        return Prepared(folder, record["fingerprint"], record["pairs"], counter, reused=True, held_out=held_out)
     except (HeddleError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -142,6 +145,7 @@ def _record(made: Prepared, corpus: CorpusConfig, tokenizer: Tokenizer) -> dict[
         "pairs": made.pairs,
         "corpus": encode(corpus),
         "ledger": made.counter.plain(),
+        "held_out": made.held_out,
     }
 
 
@@ -237,6 +241,7 @@ class _Writers:
         self.form: DocumentForm | None = None
         self.documents = self.bytes = 0
         self.counts = dict.fromkeys(Side, 0)
+        self.held_out = DocumentsChecksum()
 
     def __enter__(self) -> "_Writers":
         return self
@@ -247,6 +252,8 @@ class _Writers:
     def add(self, split_documents: SplitDocument, result: EncodingResult, counter: DocumentCounter) -> None:
         """Write one document, or the two texts of a pair under one number; count one that was rejected."""
         side, document = split_documents
+        if side is Side.VALID:
+            self.held_out.add(document)
         form = _form(document)
         if self.form is None:
             self._start(form)

@@ -61,6 +61,7 @@ class Trainer:
     signals: Signals
     texts: Mapping[str, str]  # small files that every checkpoint carries
     data: list[str]  # fingerprints of what it is trained on
+    held_out: str | None = None  # checksum of the text that is held out
     callbacks: list[Callback] = field(default_factory=list)
     step: int = 0
     metric: float | None = None  # the validation loss, if it was measured after this very step
@@ -148,6 +149,7 @@ class Trainer:
             "step": self.step,
             "rows": self.loader.consumed,
             "data": self.data,
+            "held_out": self.held_out,
             "callbacks": {c.saved_as: c.state() for c in self.callbacks if c.saved_as},
         }
         return Snapshot(self.step, tensors, state, self.texts, self.metric)
