@@ -51,6 +51,7 @@ class Origin:
     roles: SpecialTokens | None = None
     template: str | None = None  # chat template
     ours: bool = True  # a heddle run, or built here
+    held_out: str | None = None  # checksum of the text that was held out in training
 
     @property
     def words(self) -> str:
@@ -315,7 +316,8 @@ def _load(path: str | Path | None, device: str, dtype: str | None, best: bool, w
             model.to(choose_hardware(device).dtype)  # the kernels for quantized matrices take half-precision vectors
     tokenizer = source.tokenizer()
     roles = source.special_tokens() if tokenizer is None else tokenizer.special_tokens
-    origin = Origin(source.path, source.describe(), source.settings(), roles, source.template(), source.is_run)
+    saved = source.settings(), roles, source.template(), source.is_run, source.held_out()
+    origin = Origin(source.path, source.describe(), *saved)
     log.info("%s: %s", origin.path, origin.kind)
     return LM(model, tokenizer, origin)
 

@@ -191,7 +191,8 @@ def unlike(want: Tree, found: Tree, path: str, exact: bool) -> Iterator[str]:
     if isinstance(want, dict) and isinstance(found, dict):
         for name in [*want, *(n for n in found if n not in want)]:
             if name not in want or name not in found:
-                yield f"{path}: {name}: {'new' if name in found else 'gone'}"
+                if f"{path}: {name}" not in renames.OTHER_NUMBERS:
+                    yield f"{path}: {name}: {'new' if name in found else 'gone'}"
             else:
                 yield from unlike(want[name], found[name], f"{path}: {name}", exact)
     elif isinstance(want, list) and isinstance(found, list) and len(want) == len(found) and _branches(want):

@@ -331,7 +331,8 @@ def test_datasets_are_loaded_from_a_folder_or_by_name(tmp_path: Path, monkeypatc
     class DatasetDict(dict[str, object]):
         """As the library has it: splits by name."""
 
-    def load_dataset(name: str, *, split: str, streaming: bool) -> list[dict[str, object]]:
+    def load_dataset(name: str, *, split: str, streaming: bool, trust_remote_code: bool) -> list[dict[str, object]]:
+        assert trust_remote_code is False  # a data set of a stranger runs no code
         if name != "known" or not streaming:
             raise ValueError("no such data set\nmore")
         return [{"text": split}, {"text": None}]

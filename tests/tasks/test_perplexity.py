@@ -1,6 +1,8 @@
 """Evaluation counts every token of every document once, and its numbers agree with their definitions."""
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,13 @@ import torch
 from cli.runs import CONTEXT, TOKENIZER, config, loud_model
 
 from heddle.core import DataError
-from heddle.data.shards import Shards, ShardWriter
+from heddle.core import replace as replace_field
+from heddle.data.shards import Shards, ShardWriter, prepare
+from heddle.data.sources import CorpusConfig, FileSplit, JsonlSource, TextSource
 from heddle.models.networks import LanguageModel
-from heddle.tasks.scoring import evaluate
+from heddle.tasks.scoring import ScoringInput, evaluate, text_scorer
+from heddle.text.tokenizers import SequenceTemplate, Tokenizer, WordTokenizer
+from heddle.text.tokenizers.tokenizer import Pipeline
 
 TEXTS = ["A first document.", "the second,\nwith naïve words", "x", "long " * 40]
 
@@ -59,6 +65,32 @@ def test_shards_and_texts_give_the_same(model: LanguageModel, tmp_path: Path) ->
     assert stored.nats == pytest.approx(read.nats, rel=1e-6)
     assert stored.plain().keys() == read.plain().keys()
     assert (stored.tokens, stored.words, stored.bytes) == (read.tokens, read.words, read.bytes)
+
+
+def test_ids_that_open_a_stored_document_are_no_targets(model: LanguageModel, tmp_path: Path) -> None:
+    opening = replace(TOKENIZER.special_tokens, text=SequenceTemplate(before=(TOKENIZER.end, 5, 7)))
+    tokenizer = Tokenizer(Pipeline.from_str(json.dumps(TOKENIZER.plain())), opening)
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    source = JsonlSource(path=str(tmp_path / "texts.jsonl"))
+    (tmp_path / "train.txt").write_text("one to train on")
+    corpus = CorpusConfig(sources=(TextSource(path=str(tmp_path / "train.txt")),), split=FileSplit(source=source))
+    stored = evaluate(model, tokenizer, Shards.open(prepare(corpus, tokenizer, tmp_path / "out").valid))
+    read = evaluate(model, tokenizer, TEXTS)
+    assert (stored.tokens, stored.words, stored.bytes) == (read.tokens, read.words, read.bytes)
+    assert stored.nats == pytest.approx(read.nats, rel=1e-6)
+
+
+def test_bits_per_byte_count_what_unknown_tokens_hide(tmp_path: Path) -> None:
+    words = WordTokenizer(vocab=4).train(["the " * 9 + "cat " * 5])
+    made = loud_model(replace_field(config(), vocab=words.vocab)).eval()
+    text = "the dog, the bird and the naïve cat"
+    lost = len("dog,birdandnaïve".encode())
+    for found in (evaluate(made, words, [text]), evaluate(made, words, iter([text]))):
+        assert (found.unknown, found.lost) == (5, lost)
+        assert found.bits_per_byte == pytest.approx((found.nats / math.log(2) + 8 * lost) / len(text.encode()))
+        assert found.bits_per_byte > 3
+    scored = text_scorer(made, words).run([ScoringInput(text)])[0]
+    assert scored.bits_per_byte == pytest.approx((scored.surprisal + 8 * lost) / len(text.encode()))
 
 
 def test_documents_do_not_see_each_other(model: LanguageModel) -> None:

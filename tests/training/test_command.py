@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,38 @@ def test_several_sources_are_a_list(here: Path) -> None:
     words = ["data.sources=[{kind: text, path: a.txt}, {kind: text, path: b.txt}]"]
     config = apply_overrides(RECIPES["first"](), parse_overrides(words))
     assert config.data.sources == (TextSource(path="a.txt"), TextSource(path="b.txt"))
+
+
+def test_evaluate_measures_the_text_that_was_held_out_in_training(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured() -> tuple[dict[str, float], str]:
+        assert main(["evaluate", "-m", "tiny", "--json"]) == 0
+        told = capsys.readouterr()
+        return json.loads(told.out), told.err
+
+    assert main(["train", "tiny.yaml", *WORDS]) == 0
+    capsys.readouterr()
+    before, said = measured()
+    assert said == ""
+    text = here / "text.txt"
+    os.utime(text, (1, 1))  # the same text, as after a copy
+    assert measured() == (before, "")
+    content = text.read_text()
+    text.write_text(content + "ten more b")
+    after, said = measured()
+    assert after["nats"] == pytest.approx(before["nats"]) and after["tokens"] == before["tokens"]
+    assert said.startswith(
+        "heddle: the held-out text has changed since training; measured on the token shards in runs/"
+    )
+    text.unlink()
+    assert measured()[0]["tokens"] == before["tokens"]
+    shutil.rmtree(here / "runs" / ".data")
+    assert main(["evaluate", "-m", "tiny"]) == 2 and "no such file" in capsys.readouterr().err
+    text.write_text(content + "ten more b")
+    after, said = measured()
+    assert after["nats"] != pytest.approx(before["nats"])
+    assert said == "heddle: the held-out text has changed since training; what is measured may have been trained on\n"
 
 
 def test_a_bare_path_for_data_finds_its_reader() -> None:

@@ -81,6 +81,10 @@ class Source(ABC):
     def settings(self) -> Mapping[str, Any]:
         """Return the config of the run, or the original config of an imported model."""
 
+    def held_out(self) -> str | None:
+        """Return the checksum of the text that was held out in training, or None where it is not known."""
+        return None
+
 
 @dataclass(frozen=True)
 class RunSource(Source):
@@ -144,6 +148,11 @@ class RunSource(Source):
     def settings(self) -> Mapping[str, Any]:
         """Return the run's config."""
         return run_config_of(self.checkpoint)
+
+    def held_out(self) -> str | None:
+        """Return the checksum of the text that was held out in training."""
+        found = self.checkpoint.state.get("held_out")
+        return found if isinstance(found, str) else None
 
 
 class ForeignSource(Source, ABC):

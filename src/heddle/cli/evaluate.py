@@ -43,7 +43,10 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
 
     lm, counter = open_model(model, device, weights, best), DocumentCounter()
     corpus = _corpus(lm, data)
-    if corpus is not None and corpus.chats:
+    kept = None if corpus is None or data is not None else _kept(lm, corpus)
+    if kept is not None:
+        found = measure(lm.model, lm.tokenizer, kept, window, stride, carry)
+    elif corpus is not None and corpus.chats:
         found = evaluate_chats(lm.model, lm.tokenizer, _chats(lm, corpus, counter, data), window, stride, carry)
     else:
         found = measure(lm.model, lm.tokenizer, _texts(lm, corpus, data, counter), window, stride, carry)
@@ -63,7 +66,9 @@ def _show(found: "Evaluation") -> None:
         f"{found.bytes:,} bytes"
     )
     if found.unknown:
-        print_message(f"unknown          {found.unknown:,} tokens, {found.unknown / found.tokens:.2%} of all")
+        share = f"{found.unknown:,} tokens, {found.unknown / found.tokens:.2%} of all"
+        hidden = f"bits per byte counts 8 for each of the {found.lost:,} bytes they hide"
+        print_message(f"unknown          {share}; {hidden}")
     if found.window is None:
         print_message("read in order    the state carried from document to document")
     else:
@@ -94,6 +99,40 @@ def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":
         return decode(CorpusConfig, lm.origin.settings["data"], "data")
     source = source_for(data)
     return None if isinstance(source, PreparedSource) else CorpusConfig(sources=(source,))
+
+
+def _kept(lm: "LM", corpus: "CorpusConfig") -> "Shards | None":
+    """Return the held-out text as token shards that the run has kept, if its data have changed since; say so.
+
+    None: measure the data themselves, which are as they were, or of which nothing else is kept.
+    """
+    from heddle.core import UsageError
+    from heddle.data.shards import Shards, open_prepared
+    from heddle.text.tokenizers import load_tokenizer
+
+    pinned, path = lm.origin.held_out, lm.origin.path
+    if pinned is None or path is None or corpus.prepared is not None:
+        return None
+    try:
+        if corpus.held_out_checksum() == pinned:
+            return None
+        gone = None
+    except UsageError as error:
+        gone = error
+    for folder in (path.parent, path.parent.parent.parent):  # of a run, of a checkpoint in one
+        for found in map(open_prepared, sorted((folder / ".data").glob("*"))):
+            if found is None or found.held_out != pinned:
+                continue
+            if load_tokenizer(found.tokenizer).fingerprint == lm.tokenizer.fingerprint:
+                tokens = f"measured on the token shards in {found.folder}, which hold it as it was"
+                typer.echo(f"heddle: the held-out text has changed since training; {tokens}", err=True)
+                return Shards.open(found.valid)
+    if gone is not None:
+        raise gone
+    typer.echo(
+        "heddle: the held-out text has changed since training; what is measured may have been trained on", err=True
+    )
+    return None
 
 
 def _texts(

@@ -11,7 +11,7 @@ from heddle.checkpoints import Source
 from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_of
 from heddle.core import ConfigError, DamageError, DataError, UsageError, encode, replace
 from heddle.core.system import choose_hardware, read_text, write_text
-from heddle.data.rows import MixedPlan, RowPlan
+from heddle.data.rows import MixedPlan, RowPlan, measured_text
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
 from heddle.models.networks import Model, ModelConfig
@@ -26,7 +26,7 @@ from heddle.text.tokenizers import (
     load_tokenizer,
     parse_tokenizer,
 )
-from heddle.training.callbacks import HeldOutRows
+from heddle.training.callbacks import HeldOutRows, measured_rows
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import choose_trainable, initial_config, initial_model
 
@@ -236,8 +236,10 @@ def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     shards, seed, source = _open(prepared.valid, prepared.pairs, config.seed)
     batch = config.training.micro_batch or min(config.training.batch, 32)
     plan = config.rows.for_validation(shards, batch).build(shards, seed, source)
+    rows = measured_rows(plan, config.validation_rows)
+    text = measured_text(plan, rows, shards, lambda: load_tokenizer(prepared.tokenizer))
     lanes = config.training.micro_batch if config.training.reduction == "deterministic" else None
-    return HeldOutRows(plan, batch, shards.bytes / shards.counted, config.validation_rows, lanes)
+    return HeldOutRows(plan, batch, text, config.validation_rows, lanes)
 
 
 def plan_rows(config: RunConfig, prepared: list[Prepared]) -> tuple[RowPlan, HeldOutRows]:

@@ -80,6 +80,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
         signals=loop.Signals(),
         texts={CONFIG: encoded, **assemble.tokenizer_files(env.folder)},
         data=[p.fingerprint for p in prepared],
+        held_out=prepared[0].held_out,
     )
     trainer.callbacks = _callbacks(config, trainer, store, held_out, env)
     trainer.signals.unsaved = (lambda: trainer.step - trainer.saved) if processes.is_main else None

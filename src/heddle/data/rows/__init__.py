@@ -1,6 +1,7 @@
 """Rows: sequence packing, streams, length-bucketed pairs, mixing, and the resumable loader of batches."""
 
 from heddle.data.rows.loader import Batch, Loader, Row, RowPlan, collate
+from heddle.data.rows.measured_text import MeasuredText, measured_text
 from heddle.data.rows.mixing import MixedPlan, apportion
 from heddle.data.rows.packed import PackedRows
 from heddle.data.rows.pairs import PairRows

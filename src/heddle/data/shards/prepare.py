@@ -22,6 +22,7 @@ from heddle.data.sources import (
     CorpusConfig,
     Document,
     DocumentCounter,
+    DocumentsChecksum,
     EncodedDocument,
     RejectedDocument,
     Side,
@@ -51,6 +52,7 @@ class Prepared:
     reused: bool = False
     tokenizer_fingerprint: str = ""  # of the tokenizer that made the ids
     template_hash: str | None = None  # of the chat template; None: there is none, or an earlier version prepared it
+    held_out: str | None = None  # checksum of the text of `valid`; None: an earlier version prepared it
 
     @property
     def train(self) -> Path:
@@ -125,7 +127,8 @@ def prepare(
             if chat_encoder is not None:
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
             marks = tokenizer.fingerprint, None if chat_encoder is None else _hash(chat_encoder.template)
-            made = Prepared(folder, fingerprint, writers.form == "pairs", counter, False, *marks)
+            held_out = writers.held_out.value
+            made = Prepared(folder, fingerprint, writers.form == "pairs", counter, False, *marks, held_out)
             write_json(new / RECORD, _record(made, corpus))
             return _publish(new, made)
 
@@ -138,7 +141,8 @@ def open_prepared(folder: Path) -> Prepared | None:
             return None
         marks = record["tokenizer"], record.get("template")
         counter = DocumentCounter.from_plain(record["ledger"])
-        return Prepared(folder, record["fingerprint"], record["pairs"], counter, True, *marks)
+        held_out = record.get("held_out")
+        return Prepared(folder, record["fingerprint"], record["pairs"], counter, True, *marks, held_out)
     except (HeddleError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -160,6 +164,7 @@ def _record(made: Prepared, corpus: CorpusConfig) -> dict[str, Any]:
         "pairs": made.pairs,
         "corpus": encode(corpus),
         "ledger": made.counter.plain(),
+        "held_out": made.held_out,
     }
 
 
@@ -255,6 +260,7 @@ class _Writers:
         self.form: DocumentForm | None = None
         self.documents = self.bytes = 0
         self.counts = dict.fromkeys(Side, 0)
+        self.held_out = DocumentsChecksum()
 
     def __enter__(self) -> "_Writers":
         return self
@@ -265,6 +271,8 @@ class _Writers:
     def add(self, split_documents: SplitDocument, result: EncodingResult, counter: DocumentCounter) -> None:
         """Write one document, or the two texts of a pair under one number; count one that was rejected."""
         side, document = split_documents
+        if side is Side.VALID:
+            self.held_out.add(document)
         form = _form(document)
         if self.form is None:
             self._start(form)
@@ -275,7 +283,7 @@ class _Writers:
                 counter.drop(found.reason, f"{document.origin} ({found.words})" if found.words else document.origin)
                 return
             stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids
-            writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts)
+            writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts, lost=found.lost)
             self.bytes += found.bytes
         self.documents += 1
         self.counts[side] += 1

@@ -45,6 +45,7 @@ class ShardManifest(Config):
     files: tuple[ShardFile, ...]
     begin: int | None = None  # the id that opens a document to a model that reads it; None: the end of the one before
     counted: int | None = None  # tokens that have a loss, where there is a LOSS_MASK; None: all of them
+    lost: int = 0  # bytes of the text that unknown tokens stand for
 
 
 def file_names(shard: int) -> tuple[str, str]:

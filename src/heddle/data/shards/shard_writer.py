@@ -82,7 +82,7 @@ class ShardWriter:
         self._files: list[shard_manifest.ShardFile] = []
         self._open: list[_HashedFile] = []  # tokens and ends of the shard being written
         self._filled = 0  # tokens in the open shard
-        self.documents = self.tokens = self.bytes = self.words = 0
+        self.documents = self.tokens = self.bytes = self.words = self.lost = 0
 
     def __enter__(self) -> Self:
         with shard_manifest.disk_faults(self.folder, "written"):
@@ -108,11 +108,18 @@ class ShardWriter:
             shutil.rmtree(self._temporary, ignore_errors=True)  # gone already when all went well
 
     def add(
-        self, ids: NDArray[Any] | Sequence[int], *, bytes: int, words: int, counts: NDArray[np.bool_] | None = None
+        self,
+        ids: NDArray[Any] | Sequence[int],
+        *,
+        bytes: int,
+        words: int,
+        counts: NDArray[np.bool_] | None = None,
+        lost: int = 0,
     ) -> None:
         """Add one document, without its end token, and the bytes and words of its text that has a loss.
 
-        `counts` is the loss mask, if not all tokens have a loss; the end token is not in it, and has none then.
+        `counts` is the loss mask, if not all tokens have a loss; the end token is not in it, and has none then. `lost`
+        are the bytes that unknown tokens stand for.
         """
         given = np.asarray(ids)
         if given.size and (given.dtype.kind not in "iu" or given.ndim != 1):
@@ -130,6 +137,7 @@ class ShardWriter:
         self.tokens += given.size + 1
         self.bytes += bytes
         self.words += words
+        self.lost += lost
 
     def _mark(self, size: int, counts: NDArray[np.bool_] | None) -> None:
         if self.documents == 0 and self._document_ids is None and counts is not None:
@@ -173,6 +181,7 @@ class ShardWriter:
             files=tuple(self._files),
             begin=self._begin,
             counted=None if self._document_ids is None else self._counted,
+            lost=self.lost,
         )
         self._open = [_HashedFile(self._temporary / shard_manifest.MANIFEST)]
         self._open[0].write(shard_manifest.manifest_text(encode(manifest)).encode())

@@ -69,6 +69,7 @@ class Shards:
         self.begin = manifest.end if manifest.begin is None else manifest.begin
         self.count, self.tokens = manifest.documents, manifest.tokens
         self.bytes, self.words = manifest.bytes, manifest.words
+        self.lost = manifest.lost  # bytes that unknown tokens stand for
         self.counted = manifest.tokens if manifest.counted is None else manifest.counted
         self.dtype = DTYPES[manifest.dtype]
         self._files = files

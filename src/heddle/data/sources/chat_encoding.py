@@ -24,6 +24,7 @@ class EncodedDocument:
     bytes: int
     words: int
     counts: NDArray[np.bool_] | None = None  # None: all of them
+    lost: int = 0  # bytes of that text that unknown tokens stand for
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class ChatEncoder:
             ids, counts = [*ids, self.chat.tokenizer.end], np.append(counts, True)
         texts = [text for text, own in example.texts if own or everything]
         size, words = sum(len(text.encode()) for text in texts), sum(len(text.split()) for text in texts)
-        return EncodedDocument(np.array(ids, np.uint32), size, words, counts)
+        lost = sum(map(self.chat.tokenizer.lost_bytes, texts))
+        return EncodedDocument(np.array(ids, np.uint32), size, words, counts, lost)
 
 
 def encode_documents(
@@ -70,8 +72,13 @@ def encode_documents(
     found: list[tuple[EncodedDocument | RejectedDocument, ...]] = []
     for document, texts in zip(documents, parts, strict=True):
         if document.turns is None:
-            found.append(tuple(EncodedDocument(next(ids), len(text.encode()), len(text.split())) for text in texts))
+            found.append(tuple(_encoded(tokenizer, text, next(ids)) for text in texts))
         else:
             assert chat_encoder is not None, "conversations need a template"
             found.append((chat_encoder.encode(document.turns),))
     return found
+
+
+def _encoded(tokenizer: Tokenizer, text: str, ids: Ids) -> EncodedDocument:
+    lost = tokenizer.lost_bytes(text) if tokenizer.unknown is not None and (ids == tokenizer.unknown).any() else 0
+    return EncodedDocument(ids, len(text.encode()), len(text.split()), lost=lost)

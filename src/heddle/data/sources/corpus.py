@@ -22,7 +22,15 @@ from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
 from heddle.data.sources.decompress import file_extension, find_files
-from heddle.data.sources.documents import DigestSet, Document, DocumentCounter, SkipReason, SourceConfig, absolute_path
+from heddle.data.sources.documents import (
+    DigestSet,
+    Document,
+    DocumentCounter,
+    DocumentsChecksum,
+    SkipReason,
+    SourceConfig,
+    absolute_path,
+)
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import CsvSource, JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -230,6 +238,13 @@ class CorpusConfig(Config):
         """Yield the validation documents as text, in the order of the shards; the ledger counts those of both sides."""
         split_documents = self.split_documents(DocumentCounter() if counter is None else counter)
         return (document for side, document in split_documents if side is Side.VALID)
+
+    def held_out_checksum(self) -> str:
+        """Return the checksum of the validation documents as they are now."""
+        checksum = DocumentsChecksum()
+        for document in self.held_out():
+            checksum.add(document)
+        return checksum.value
 
     def sample(self, limit: int = SAMPLE, counter: DocumentCounter | None = None) -> Iterator[str]:
         """Yield training text for a tokenizer: all of it, or a limited number of characters taken evenly.

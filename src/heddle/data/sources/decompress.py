@@ -20,6 +20,7 @@ from heddle.data.sources.documents import FileStamp, SkipReason
 
 HEAD = 1 << 12  # bytes by which the encoding is detected
 CHUNK = 1 << 10  # bytes given to zstandard at a time: at worst they decompress to some 32 MB
+EMPTY_FRAMES = 1 << 12  # of zstandard, one after the other; a file of more is made to waste time
 COMPRESSED = {".gz", ".xz", ".bz2", ".zst"}
 UTF16_32 = {
     codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is the first half of this one
@@ -168,6 +169,8 @@ class _Zstd(io.RawIOBase):
 
     def __init__(self, file: BinaryIO, library: Any) -> None:
         self._file, self._library = file, library
+        self._decompressor = library.ZstdDecompressor()
+        self._empty = 0
         self._frame: Any = None  # open while there is more of it to come
         self._rest = b""
         self._ready = memoryview(b"")
@@ -182,12 +185,15 @@ class _Zstd(io.RawIOBase):
                 raise EOFError("the last frame is cut")
             if not block:
                 return 0
-            frame = self._frame or self._library.ZstdDecompressor().decompressobj()
+            frame = self._frame or self._decompressor.decompressobj()
             try:
                 self._ready = memoryview(frame.decompress(block))
             except self._library.ZstdError as error:
                 raise OSError(str(error)) from None
             self._rest, self._frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+            self._empty = 0 if self._ready else self._empty + frame.eof
+            if self._empty > EMPTY_FRAMES:
+                raise OSError("too many empty frames")
         count = min(len(buffer), len(self._ready))
         buffer[:count], self._ready = self._ready[:count], self._ready[count:]
         return count

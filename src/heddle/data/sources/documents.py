@@ -150,6 +150,22 @@ class DocumentCounter:
         return f"{self.seen:,} seen, {self.kept:,} kept{skipped}"
 
 
+class DocumentsChecksum:
+    """A checksum of documents in their order, by which held-out text is known again."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, document: Document) -> None:
+        """Add a document's content; where it came from does not matter."""
+        self._hash.update(document.digest.to_bytes(8, "little"))
+
+    @property
+    def value(self) -> str:
+        """Return the checksum."""
+        return self._hash.hexdigest()[:32]
+
+
 class SourceConfig(Config):
     """Family of sources: where documents come from; `path_fields` are the fields that may hold a path."""
 

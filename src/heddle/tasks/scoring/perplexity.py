@@ -40,6 +40,7 @@ class Evaluation:
     words: int  # separated by whitespace
     bytes: int  # of the text in UTF-8
     unknown: int  # unknown tokens
+    lost: int  # bytes of the text that they stand for
     window: int | None  # None: read in order, with the state carried from document to document
     stride: int | None
 
@@ -60,8 +61,12 @@ class Evaluation:
 
     @property
     def bits_per_byte(self) -> float:
-        """Return the bits per byte of the text."""
-        return self.nats / math.log(2) / max(1, self.bytes)
+        """Return the bits per byte of the text.
+
+        Each byte that unknown tokens stand for costs eight bits more, as in plain text: else a model that knows no
+        word at all would code any text in almost nothing.
+        """
+        return (self.nats / math.log(2) + 8 * self.lost) / max(1, self.bytes)
 
     def plain(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -80,6 +85,7 @@ class _Counts:
     words: int = 0
     bytes: int = 0
     unknown: int = 0
+    lost: int = 0
 
 
 def evaluate(
@@ -107,12 +113,7 @@ def evaluate(
     if windows is None:
         found = nll_with_carried_state(model, documents, tokenizer.special_tokens.begin)
     else:
-        stored = isinstance(texts, Shards)  # with all ids that begin a document but the first
-        found = (
-            nll_sliding_window(model, documents, windows, tokenizer.special_tokens.document_start[0])
-            if stored
-            else token_nll(model, tokenizer, documents, windows)
-        )
+        found = token_nll(model, tokenizer, documents, windows)
     nats = math.fsum(float(losses.double().sum()) for losses in found)
     if not counts.documents:
         raise DataError("evaluation: want one document or more, got none")
@@ -156,6 +157,7 @@ def _answer_losses(
         counts.tokens += int(marks[-1].sum())
         counts.words += chat.words
         counts.bytes += chat.bytes
+        counts.lost += chat.lost
         if tokenizer.unknown is not None:
             counts.unknown += int((chat.ids[1:][marks[-1]] == tokenizer.unknown).sum())
         return chat.ids[1:]
@@ -170,8 +172,8 @@ def _stored_chats(shards: Shards, tokenizer: Tokenizer) -> Iterator[EncodedDocum
     _check_ids(shards, tokenizer)
     assert shards.loss_mask is not None
     for i in range(shards.count):
-        size, words = (shards.bytes, shards.words) if i == 0 else (0, 0)
-        yield EncodedDocument(shards.document(i), size, words, shards.loss_mask.document(i).astype(np.bool_))
+        size, words, lost = (shards.bytes, shards.words, shards.lost) if i == 0 else (0, 0, 0)
+        yield EncodedDocument(shards.document(i), size, words, shards.loss_mask.document(i).astype(np.bool_), lost)
 
 
 def _evaluation(nats: float, counts: _Counts, windows: ScoringWindows | None) -> Evaluation:
@@ -182,6 +184,7 @@ def _evaluation(nats: float, counts: _Counts, windows: ScoringWindows | None) ->
         words=counts.words,
         bytes=counts.bytes,
         unknown=counts.unknown,
+        lost=counts.lost,
         window=None if windows is None else windows.length,
         stride=None if windows is None else windows.stride,
     )
@@ -196,10 +199,16 @@ def _check_ids(shards: Shards, tokenizer: Tokenizer) -> None:
 
 
 def _stored(shards: Shards, tokenizer: Tokenizer, counts: _Counts) -> Iterator[NDArray[Any]]:
+    """Yield stored documents without the ids that begin each: they are no part of its text."""
     _check_ids(shards, tokenizer)
-    counts.documents, counts.tokens = shards.count, shards.tokens
-    counts.words, counts.bytes = shards.words, shards.bytes
-    return (shards.document(i) for i in range(shards.count))
+    counts.words, counts.bytes, counts.lost = shards.words, shards.bytes, shards.lost
+    opening = tokenizer.special_tokens.document_start[1:]  # the first is not stored
+    for index in range(shards.count):
+        ids = shards.document(index)
+        ids = ids[len(opening) :] if tuple(ids[: len(opening)]) == opening else ids
+        counts.documents += 1
+        counts.tokens += len(ids)
+        yield ids
 
 
 def _count_unknown(documents: Iterable[NDArray[Any]], unknown: int | None, counts: _Counts) -> Iterator[NDArray[Any]]:
@@ -217,6 +226,8 @@ def _encoded(texts: Iterable[str], tokenizer: Tokenizer, counts: _Counts) -> Ite
             counts.tokens += len(ids) + 1
             counts.words += len(text.split())
             counts.bytes += len(text.encode())
+            if tokenizer.unknown is not None and (ids == tokenizer.unknown).any():
+                counts.lost += tokenizer.lost_bytes(text)
             yield np.append(ids.astype(np.int64), tokenizer.end)
 
 

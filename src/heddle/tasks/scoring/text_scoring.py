@@ -122,8 +122,9 @@ class TextScore:
 
     @property
     def bits_per_byte(self) -> float:
-        """Return the bits per byte of the text."""
-        return self.surprisal / max(1, len(self.text.encode()))
+        """Return the bits per byte of the text; each byte that unknown tokens hide costs eight bits more."""
+        lost = self.tokenizer.lost_bytes(self.text) if self.unknown else 0
+        return (self.surprisal + 8 * lost) / max(1, len(self.text.encode()))
 
     @property
     def unknown(self) -> int:

@@ -13,7 +13,7 @@ from heddle.text.tokenizers.chunks import METASPACE, pipeline_steps, split_into_
 from heddle.text.tokenizers.pretokenize import GPT4O, LLAMA3, QWEN2, SMOLLM, TEKKEN
 from heddle.text.tokenizers.special_tokens import SequenceTemplate, SpecialTokens
 from heddle.text.tokenizers.streaming import TextStream
-from heddle.text.tokenizers.token_bytes import token_bytes_of
+from heddle.text.tokenizers.token_bytes import token_bytes_of, token_lengths
 from heddle.text.tokenizers.tokenizer import (
     LARGEST,
     MASK,

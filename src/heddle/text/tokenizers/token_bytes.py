@@ -7,6 +7,9 @@ character, and decoding then shows U+FFFD.
 import re
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from heddle.core import UsageError
 from heddle.text.tokenizers.chunks import METASPACE
 from heddle.text.tokenizers.tokenizer import Tokenizer, byte_symbols
@@ -86,6 +89,15 @@ def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes:
             return TokenBytes(inside, tuple(word.removeprefix(b" ") for word in inside), frozenset(), silent)
     found = decoder["type"] if isinstance(decoder, dict) else "none"
     raise UsageError(f"tokenizer: want one whose tokens have known bytes, got decoder {found}")
+
+
+def token_lengths(tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """Return how many bytes each id adds to a text, about: a word with the space before it."""
+    try:
+        words = token_bytes_of(tokenizer).inside
+    except UsageError:  # a decoder of another library
+        words = tuple(tokenizer.token(id).encode() for id in range(tokenizer.vocab))
+    return np.array([len(word) for word in words], np.int64)
 
 
 def uses_byte_fallback(tokenizer: Tokenizer) -> bool:

@@ -127,6 +127,13 @@ class Tokenizer:
                 at += len(chunk)
         return found
 
+    def lost_bytes(self, text: str) -> int:
+        """Count the bytes of a text that its unknown tokens stand for: what the ids do not tell."""
+        if self.unknown is None:
+            return 0
+        spans = [span for id, span in zip(self.encode(text), self.spans(text), strict=True) if id == self.unknown]
+        return sum(len(text[start:stop].encode()) for start, stop in spans)
+
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of ids, without special tokens unless `special`; invalid UTF-8 becomes U+FFFD."""
         known = [int(i) for i in ids]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from heddle.core import ConfigError, DataError, bounded_exp
-from heddle.data.rows import RowPlan, collate
+from heddle.data.rows import MeasuredText, RowPlan, collate
 from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import ObjectiveConfig
@@ -19,11 +19,11 @@ from heddle.training.optimizers import WeightAverage
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Held-out rows, how many at once, and the bytes of text per token that has a loss."""
+    """Held-out rows, how many at once, and the text that their targets stand for."""
 
     plan: RowPlan
     batch: int
-    bytes_per_token: float
+    text: MeasuredText
     most: int | None = None  # rows; None: all
     lanes: int | None = None  # of streams, at once; None: as many as each process has
 
@@ -78,9 +78,14 @@ class HeldOutRows:
 
     @property
     def rows(self) -> int:
-        """Count the rows that are measured; of streams, all lanes go equally far."""
-        all_rows, lanes = self.plan.rows_per_epoch, self.plan.batch or 1
-        return all_rows if self.most is None else min(-(-self.most // lanes) * lanes, all_rows)
+        """Count the rows that are measured."""
+        return measured_rows(self.plan, self.most)
+
+
+def measured_rows(plan: RowPlan, most: int | None) -> int:
+    """Return how many rows of a plan are measured, of `most`; of streams, all lanes go equally far."""
+    all_rows, lanes = plan.rows_per_epoch, plan.batch or 1
+    return all_rows if most is None else min(-(-most // lanes) * lanes, all_rows)
 
 
 class Validate(Callback):
@@ -123,8 +128,13 @@ class Validate(Callback):
         figures = {"validation_loss": loss, "perplexity": bounded_exp(loss)}
         line = f"step {trainer.step}  held-out loss {loss:.4f}  perplexity {figures['perplexity']:.2f}"
         if self.objective.predicts_every_token:
-            figures["bits_per_byte"] = loss / math.log(2) / self.held_out.bytes_per_token
+            text = self.held_out.text
+            bits = loss / math.log(2) + 8 * text.lost_per_token  # a byte that an unknown token hides is not coded
+            figures["bits_per_byte"] = bits / text.bytes_per_token
             line += f"  {figures['bits_per_byte']:.3f} bits per byte"
+            if text.lost_per_token:
+                figures["unknown_share"] = text.lost_per_token / text.bytes_per_token
+                line += f", unknown tokens hide {figures['unknown_share']:.1%} of the text"
         self.metrics.write(step=trainer.step, **figures)
         self.reporter.message(line)
 

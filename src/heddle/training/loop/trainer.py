@@ -61,6 +61,7 @@ class Trainer:
     signals: Signals
     texts: Mapping[str, str]  # small files that every checkpoint carries
     data: list[str]  # fingerprints of what it is trained on
+    held_out: str | None = None  # checksum of the text that is held out
     callbacks: list[Callback] = field(default_factory=list)
     step: int = 0
     saved: int = 0  # the step of the last checkpoint
@@ -149,6 +150,7 @@ class Trainer:
             "step": self.step,
             "rows": self.loader.consumed,
             "data": self.data,
+            "held_out": self.held_out,
             "callbacks": {c.saved_as: c.state() for c in self.callbacks if c.saved_as},
         }
         return Snapshot(self.step, tensors, state, self.texts, self.metric)
