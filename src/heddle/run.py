@@ -100,7 +100,7 @@ class Run:
         """Return metrics.jsonl as a table: a pandas DataFrame where pandas is installed, else a `Table`."""
         path = self.folder / METRICS
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        table = Table(json.loads(line) for line in lines)
+        table = Table(row for row in map(json.loads, lines) if "checkpoint" not in row)  # saves are no measurements
         if find_spec("pandas") is None:
             return table
         import pandas

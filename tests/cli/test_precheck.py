@@ -13,7 +13,8 @@ from heddle.cli.annotate import annotated_yaml
 from heddle.cli.main import main
 from heddle.cli.precheck import precheck, split_target
 from heddle.cli.train import resolve
-from heddle.core import Config, ConfigError, encode, fields_of, walk
+from heddle.core import Config, ConfigError, encode, fields_of
+from heddle.core.config import walk
 from heddle.core.system import parse_yaml, to_yaml
 from heddle.models.presets import PresetConfig
 from heddle.recipes import RECIPES

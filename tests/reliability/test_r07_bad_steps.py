@@ -74,7 +74,7 @@ def leave_out(trainer: Trainer, steps: set[int]) -> None:
         if trainer.step not in steps:
             return real(batch)
         nothing = torch.zeros(())
-        return Report(loss=nothing, norm=nothing, bad=torch.tensor(True), tokens=0, rate=0.0)
+        return Report(loss=nothing, norm=nothing, bad=torch.tensor(True), tokens=0, learning_rate=0.0)
 
     trainer._one = one  # type: ignore[method-assign]
 

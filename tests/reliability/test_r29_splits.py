@@ -151,13 +151,19 @@ def reference(config: AdamWConfig | MuonConfig, model: LanguageModel) -> list[to
     rest = [n for n in parameters if n not in matrices]
     plain = [parameters[n] for n in rest if roles[n] in (Role.GAIN, Role.BIAS)]
     decayed: list[nn.Parameter] = [parameters[n] for n in rest if roles[n] not in (Role.GAIN, Role.BIAS)]
-    groups = [{"params": decayed, "weight_decay": adam.decay}, {"params": plain, "weight_decay": 0.0}]
+    groups = [{"params": decayed, "weight_decay": adam.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     found: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW([g for g in groups if g["params"]], lr=adam.rate, betas=adam.betas, eps=adam.eps, fused=False)
+        torch.optim.AdamW(
+            [g for g in groups if g["params"]], lr=adam.learning_rate, betas=adam.betas, eps=adam.eps, fused=False
+        )
     ]
     if isinstance(config, MuonConfig):
         chosen = [parameters[n] for n in matrices]
-        found.append(torch.optim.Muon(chosen, lr=config.rate, momentum=config.momentum, weight_decay=config.decay))
+        found.append(
+            torch.optim.Muon(
+                chosen, lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+            )
+        )
     return found
 
 

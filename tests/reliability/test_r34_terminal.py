@@ -10,7 +10,7 @@ from cli.screen import screen
 from reliability.harness import tiny, write_config
 
 from heddle.cli.main import main
-from heddle.cli.terminal import CONTROL
+from heddle.escapes import CONTROL
 from heddle.training import RunConfig
 
 TITLE, CLEAR, LINK, CLIPBOARD = "\x1b]0;t\x07", "\x1b[2J", "\x1b]8;;x:y\x1b\\k\x1b]8;;\x1b\\", "\x1b]52;c;aGl5\x07"

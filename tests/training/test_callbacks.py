@@ -258,7 +258,6 @@ def held_out(trainer: Trainer) -> HeldOutRows:
 
 def test_validation_is_the_same_for_any_number_of_processes(text: Path, tmp_path: Path) -> None:
     """Each process measures its share; the shares are all rows, once, and of streams always the same lanes."""
-    from heddle.training.loop import ProcessGroup
 
     stream = {"rows": {"kind": "streams", "length": 8, "lanes": 4}, "model": {"kind": "preset", "name": "lstm_lm"}}
     small = {"model.width": 16, "model.layers": 1, "validation_rows": 10}
@@ -267,10 +266,11 @@ def test_validation_is_the_same_for_any_number_of_processes(text: Path, tmp_path
         for path, value in (changes | (small if changes else {"validation_rows": 7})).items():
             config = override(config, path, value)
         rows = held_out(trainer_for(config, tmp_path / name / "run"))
-        whole = [n for batch in rows._batches(ProcessGroup()) for n in batch.rows.tolist()]
+        whole = [n for _, group in rows._groups(1) for n in group]
         assert whole == list(range(rows.rows)) and rows.rows == (12 if changes else 7)
         for world in (2, 3, 5):
-            shares = [[b.rows.tolist() for b in rows._batches(ProcessGroup(rank, world))] for rank in range(world)]
+            groups = rows._groups(world)
+            shares = [[list(group) for lane, group in groups if lane % world == rank] for rank in range(world)]
             assert sorted(n for share in shares for batch in share for n in batch) == whole
             if changes:
                 assert all(len({tuple(n % 4 for n in batch) for batch in share}) <= 1 for share in shares)

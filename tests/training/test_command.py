@@ -23,7 +23,7 @@ from heddle.data.sources import CorpusConfig, FileSplit, ParallelSource, TailSpl
 from heddle.models.presets import PresetConfig
 from heddle.recipes import RECIPES
 from heddle.text.tokenizers import CharacterTokenizer
-from heddle.training import ResolvedRun, apply_overrides, new_folder, setup
+from heddle.training import ResolvedRun, apply_overrides, assemble, new_folder, setup
 
 WORDS = ["training.steps=3", "every.validate=3", "every.sample=100"]
 
@@ -223,7 +223,7 @@ def test_a_run_killed_before_its_first_checkpoint_can_be_gone_on_with(monkeypatc
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(setup, "prepare_data", kill)
+        patch.setattr(assemble, "prepare_data", kill)
         train("tiny.yaml", WORDS, False)
     assert sorted(p.name for p in Path("runs/tiny").iterdir()) == ["config.json", "tokenizer.json"]
     assert train("tiny", [], False) == 0
@@ -237,7 +237,7 @@ def test_a_run_killed_before_its_config_was_written_leaves_its_name_to_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(setup, "find_tokenizer", kill)
+        patch.setattr(assemble, "find_tokenizer", kill)
         train("tiny.yaml", WORDS, False)
     assert list(Path("runs/tiny").iterdir()) == []
     with new_folder(Path("runs"), "tiny") as first, new_folder(Path("runs"), "tiny") as second:

@@ -19,7 +19,7 @@ from heddle.data.sources import CorpusConfig, corpus_for
 from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import PresetConfig
 from heddle.nn.positions import AlibiPositionConfig
-from heddle.training import MixConfig, RunConfig, RunEnvironment, set_up, setup
+from heddle.training import MixConfig, RunConfig, RunEnvironment, assemble, set_up
 from heddle.training.loop import Trainer
 from heddle.training.optimizers import AdamWConfig, MuonConfig
 
@@ -288,9 +288,9 @@ def test_wrong_settings_are_told_before_the_text_is_read(
 ) -> None:
     changes, match, at_once = EARLY[name]
     config = short(text, **changes)
-    monkeypatch.setattr(setup, "prepare_data", lambda *_: pytest.fail("the text was made tokens"))
+    monkeypatch.setattr(assemble, "prepare_data", lambda *_: pytest.fail("the text was made tokens"))
     if at_once:
-        monkeypatch.setattr(setup, "find_tokenizer", lambda *_: pytest.fail("the text was read"))
+        monkeypatch.setattr(assemble, "find_tokenizer", lambda *_: pytest.fail("the text was read"))
     with pytest.raises((ConfigError, UsageError), match=match):
         trainer_for(config, tmp_path / "run")
 

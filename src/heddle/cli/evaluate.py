@@ -125,13 +125,11 @@ def _kept(lm: "LM", corpus: "CorpusConfig") -> "Shards | None":
                 continue
             if load_tokenizer(found.tokenizer).fingerprint == lm.tokenizer.fingerprint:
                 tokens = f"measured on the token shards in {found.folder}, which hold it as it was"
-                typer.echo(f"heddle: the held-out text has changed since training; {tokens}", err=True)
+                note(f"the held-out text has changed since training; {tokens}")
                 return Shards.open(found.valid)
     if gone is not None:
         raise gone
-    typer.echo(
-        "heddle: the held-out text has changed since training; what is measured may have been trained on", err=True
-    )
+    note("the held-out text has changed since training; what is measured may have been trained on")
     return None
 
 

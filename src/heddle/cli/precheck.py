@@ -10,6 +10,11 @@ from typing import Any
 
 from heddle.cli.catalog import PRESET, ROOT, Catalog, Key, Table, catalog
 
+CHECKSUM = "checksum"  # of a run's config.json, which is no key of a config
+SEVERAL = {
+    "data": "; several files are one path (data=FOLDER or 'data=*.txt') or a list of sources "
+    "(data.sources=[{kind: text, path: a.txt}, {kind: text, path: b.txt}])"
+}
 NO_OPTIONS = ("name", "dials", "edits")  # the fields of a preset that are not options of some presets
 SHORT = ("data", "model", "tokenizer", "init")  # keys that also take a path or a name instead of a table
 
@@ -24,7 +29,7 @@ def precheck(target: str | None, words: list[str], runs: Path = Path("runs")) ->
     from heddle.core.system import parse_overrides, read_config
 
     name, words = split_target(target, words)
-    overrides = list(parse_overrides(words))
+    overrides = list(parse_overrides(words, SEVERAL))
     if name in catalog().recipes:
         precheck_overrides(catalog().recipes[name]["config"], overrides)
         return
@@ -32,7 +37,7 @@ def precheck(target: str | None, words: list[str], runs: Path = Path("runs")) ->
     files = (Path(name),) if written else (Path(name) / "config.json", runs / name / "config.json")
     found = next((path for path in files if path.is_file()), None)
     if found is not None:
-        data = read_config(found)
+        data = {key: value for key, value in read_config(found).items() if key != CHECKSUM}
         if written:
             precheck_table(data)
         precheck_overrides(data, overrides)

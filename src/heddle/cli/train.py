@@ -4,7 +4,7 @@ from pathlib import Path
 
 from heddle.cli.annotate import annotated_yaml
 from heddle.cli.console import steady_console
-from heddle.cli.precheck import split_target
+from heddle.cli.precheck import SEVERAL, split_target
 from heddle.cli.reporter import ConsoleReporter
 from heddle.cli.terminal import write
 from heddle.core.system import parse_overrides
@@ -13,10 +13,6 @@ from heddle.recipes import RECIPES
 from heddle.tasks.generation import sample_writer
 from heddle.training import ResolvedRun, TrainedRun, resolve_run, train_run
 
-SEVERAL = {
-    "data": "; several files are one path (data=FOLDER or 'data=*.txt') or a list of sources "
-    "(data.sources=[{kind: text, path: a.txt}, {kind: text, path: b.txt}])"
-}
 GENERATE = "generate --temperature 0.8"
 
 

@@ -53,20 +53,18 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     store = Store(env.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
     found = newest(store, env.reporter)
     init = find_source(config.init) if config.init is not None and found is None else None
-    if not processes.is_main:
-        processes.barrier()  # the main process makes tokenizer and data first
-    config, tokenizer = _resolve(config, env, found, init)
-    if processes.is_main and found is None:
-        write_json(env.folder / CONFIG, with_checksum(encode(config)))
-    prepared, plan, held_out = _open_data(config, tokenizer, env, found)
-    if processes.is_main:
-        processes.barrier()
+    with processes.main_first():  # the main process makes tokenizer and data
+        config, tokenizer = _resolve(config, env, found, init)
+        if processes.is_main and found is None:
+            write_json(env.folder / CONFIG, with_checksum(encode(config)))
+        prepared, plan, held_out = _open_data(config, tokenizer, env, found)
     model = assemble.build_model(config, init)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reserve(config.rows.max_length)
-    lines = header(config, prepared, plan, held_out.plan, model, hardware)
-    _announce(lines, model, plan, wants_compile(config, model, hardware), env.reporter)
+    _announce(header(config, prepared, plan, held_out.plan, model, hardware), model, plan, env.reporter)
+    if wants_compile(config, model, hardware):
+        env.reporter.message("the step is compiled when it is first taken, and kept for later runs")
     encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
     trainer = loop.Trainer(
         folder=env.folder,
@@ -126,12 +124,13 @@ def _resolve(
 
     What does not fit is refused before the text is read for a tokenizer.
     """
-    config = replace(config, data=config.data.resolve(), mix=tuple(m.resolve() for m in config.mix))
     model = config.model if init is None else init.config()
     check_fit(replace(config, model=model.expand()), env.processes.world)
     if init is None and found is None and not (env.folder / TOKENIZER).exists():
         _check_before_reading(config)
         env.reporter.message("reading the text, for tokenizer and token shards")
+    if found is None:
+        config = replace(config, data=config.data.resolve(), mix=tuple(m.resolve() for m in config.mix))
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
     config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
@@ -186,8 +185,8 @@ def resume(trainer: loop.Trainer, found: Checkpoint, reporter: loop.Reporter) ->
         reporter.message("changed: the data's files, since the checkpoint (size, date or split)", "warning")
 
 
-def _announce(lines: Iterable[str], model: Model, plan: RowPlan, compiles: bool, reporter: loop.Reporter) -> None:
-    """Report the header, which weights are trained if not all, which pairs are too long, and that the step compiles."""
+def _announce(lines: Iterable[str], model: Model, plan: RowPlan, reporter: loop.Reporter) -> None:
+    """Report the header, which weights are trained if not all, and which pairs are too long."""
     for line in lines:
         reporter.message(line)
     if (words := describe_trainable(model)) is not None:
@@ -195,8 +194,6 @@ def _announce(lines: Iterable[str], model: Model, plan: RowPlan, compiles: bool,
     for reason, count in plan.skipped.items():
         if count:
             reporter.message(f"left out: {count:,} pairs, {reason.replace('_', ' ')}", "warning")
-    if compiles:
-        reporter.message("the step is compiled when it is first taken, and kept for later runs")
 
 
 def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processes: loop.ProcessGroup) -> Loader:

@@ -4,7 +4,8 @@ import gc
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -78,6 +79,15 @@ class ProcessGroup:
     def barrier(self) -> None:
         """Wait for all processes."""
         self.all_reduce(torch.zeros(1))
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Let the main process do something before the others."""
+        if not self.is_main:
+            self.barrier()
+        yield
+        if self.is_main:
+            self.barrier()
 
     def close(self) -> None:
         """Leave the process group."""
