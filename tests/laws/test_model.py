@@ -29,7 +29,7 @@ def test_law_of_sight_holds(law: Callable[[Any], None], case: Case) -> None:
 @pytest.mark.parametrize("law", OF_MODELS + OF_THE_PAST, ids=lambda law: law.__name__)
 def test_law_holds_for_the_decoder_of_a_pair(law: Callable[[Any], None], case: Case) -> None:
     if law in OF_DOCUMENTS and not case.packs:
-        with pytest.raises(UsageError, match="documents"):
+        with pytest.raises(UsageError, match="document"):
             law(case.config)
         return
     law(case.config)

@@ -124,7 +124,7 @@ def test_r08_another_thread_count_is_told_once_on_resume(
         for number, threads in enumerate((1, 2, 2)):
             torch.set_num_threads(threads)
             assert main(["train", "runs/run", f"training.steps={SAVED + 1 + number}"]) == 0
-            said.append([line for line in capsys.readouterr().out.splitlines() if "threads" in line])
+            said.append([line for line in capsys.readouterr().out.splitlines() if "changed: threads" in line])
     finally:
         torch.set_num_threads(had)
     assert [len(lines) for lines in said] == [0, 1, 0]

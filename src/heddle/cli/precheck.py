@@ -16,7 +16,7 @@ SEVERAL = {
     "(data.sources=[{kind: text, path: a.txt}, {kind: text, path: b.txt}])"
 }
 NO_OPTIONS = ("name", "dials", "edits")  # the fields of a preset that are not options of some presets
-SHORT = ("data", "model", "tokenizer", "init")  # keys that also take a path or a name instead of a table
+SHORT = ("data", "model", "tokenizer", "init", "use")  # keys that also take a path or a name instead of a table
 
 
 def split_target(target: str | None, words: list[str]) -> tuple[str, list[str]]:
@@ -54,7 +54,9 @@ def precheck_overrides(base: Any, overrides: Iterable[tuple[str, Any]]) -> None:
             return
         if path not in SHORT:
             _check_path(known, known.tables[ROOT], base, keys, value)
-        if path != "data":  # of which a path changes no key
+        if path == "data":  # a path, of which only the full check knows the sources
+            base = _with(base, ["data", "sources"], None)
+        else:
             base = _with(base, keys, {"kind": "preset", "name": value} if path == "model" else value)
 
 

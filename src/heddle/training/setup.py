@@ -129,8 +129,7 @@ def _resolve(
     if init is None and found is None and not (env.folder / TOKENIZER).exists():
         _check_before_reading(config)
         env.reporter.message("reading the text, for tokenizer and token shards")
-    if found is None:
-        config = replace(config, data=config.data.resolve(), mix=tuple(m.resolve() for m in config.mix))
+    config = _resolve_splits(config, found)
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
     config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
@@ -139,6 +138,17 @@ def _resolve(
         _check_same(config, found)
     check_model(config)
     return _with_code(config, env, presets), tokenizer
+
+
+def _resolve_splits(config: RunConfig, found: Checkpoint | None) -> RunConfig:
+    """Return the config with the splits that `auto` stands for; where a resumed run's text is gone, as it had them."""
+    try:
+        return replace(config, data=config.data.resolve(), mix=tuple(m.resolve() for m in config.mix))
+    except UsageError:
+        if found is None:
+            raise
+        before = decode(RunConfig, run_config_of(found))
+        return replace(config, data=before.data, mix=before.mix)
 
 
 def _check_before_reading(config: RunConfig) -> None:

@@ -84,12 +84,15 @@ def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:
 def newest_config(run: Path) -> tuple[dict[str, Any], str] | None:
     """Return the run's config in its newest checkpoint whose config verifies, and where that is; no weight is read."""
     for entry in reversed(Store(run / CHECKPOINTS).list()):
-        path = entry.path / CONFIG
+        path, config = entry.path / CONFIG, None
         with contextlib.suppress(DamageError, ConfigError):
             digest = read_manifest(entry.path)[0].files.get(CONFIG)
             if digest is not None:
                 text = read_text_file(path, limit_of(CONFIG), digest)
-                return migrate_config(parse_json(text, str(path)), str(path)), entry.path.name
+                config = migrate_config(parse_json(text, str(path)), str(path))
+        if config is not None:
+            user_code.load_recorded(config.get("use", []), run)
+            return config, entry.path.name
     return None
 
 
