@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,11 @@ def test_pandas_gives_the_metrics_where_it_is_installed(tmp_path: Path, monkeypa
     run = heddle.train("first", data="my.txt", overrides=TINY | {"training.steps": 2}, progress=False)
     (tmp_path / "pandas.py").write_text("class DataFrame(list):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert type(run.metrics).__name__ == "DataFrame" and run.metrics[0]["step"] == 2
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    try:
+        assert type(run.metrics).__name__ == "DataFrame" and run.metrics[0]["step"] == 2
+    finally:
+        sys.modules.pop("pandas", None)  # other tests have none
 
 
 def test_wrong_arguments_are_one_line() -> None:
