@@ -45,6 +45,7 @@ bench: setup
 reliability: setup
 	$(ONE) $(BIN)/python -m pytest tests/reliability -m full -s -p no:cacheprovider
 	$(ONE) $(BIN)/python -m pytest tests -n 2 -m full --ignore tests/reliability
+	$(ONE) $(BIN)/python -m pytest tests -n 2 -m hypothesis --hypothesis-profile default
 
 clean:
 	rm -rf $(VENV) build src/heddle.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -91,6 +91,7 @@ from heddle.nn.ends import (
 from heddle.nn.layers import (
     LayerNormConfig,
     OffsetRMSNormConfig,
+    PartialRMSNormConfig,
     RMSNormConfig,
     SlidingWindowConfig,
 )
@@ -128,13 +129,16 @@ from heddle.nn.stack import (
 
 CLUSTERS = (ClusterConfig(size=9), ClusterConfig(size=8, width=6), ClusterConfig(width=4))
 
-# What stands for a kind whose fields have no defaults.
+# What stands for a kind whose fields have no defaults, or whose defaults do not suit the small sizes.
 EXAMPLES: dict[type[Config], Config] = {
     type(example): example
     for example in (
         ATTENTION,
         CROSS,
         BLOCK,
+        PartialRMSNormConfig(
+            share=0.5
+        ),  # by default one feature of 16, and x / |x[0]| amplifies rounding without bound
         SlidingWindowConfig(size=3),
         LatentAttentionConfig(heads=HEADS, latent=6, widths=LatentWidthsConfig(key=3, rotary=4, value=5)),
         RelativePositionConfig(clip=3),
