@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+from typer.core import TyperGroup
 
 from heddle import __version__
 from heddle.cli.bench import bench
@@ -24,13 +25,12 @@ from heddle.cli.show import show
 from heddle.cli.terminal import note, print_message, show_everything
 from heddle.cli.tokenizer import tokenizer
 from heddle.cli.translate import translate
+from heddle.cli.usage import ClickException, parser_message, typed_names
 
 if TYPE_CHECKING:
     from heddle.core import HeddleError
 
 INTERRUPTED = 130
-# The base of usage errors. Some releases of typer bundle their own click, so it is found through typer.
-ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 
 app = typer.Typer(name="heddle", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -85,19 +85,20 @@ app.command("list")(list_)
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. An error that the user can fix is one line on stderr."""
     show_everything()
-    command = typer.main.get_command(app)
+    command = cast("TyperGroup", typer.main.get_command(app))
+    typed = sys.argv[1:] if words is None else words
     try:
         with _warnings():
             code = command.main(args=words, prog_name="heddle", standalone_mode=False)
     except ClickException as error:
-        return _print_error(error.format_message(), error.exit_code)
+        return _print_error(parser_message(error, typed), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:
         fault = _fault(error)
         if fault is None or os.environ.get("HEDDLE_DEBUG") == "1":
             raise
-        return _print_error(str(fault), fault.exit_code)
+        return _print_error(typed_names(fault, command, typed), fault.exit_code)
     return code if isinstance(code, int) else 0
 
 

@@ -35,5 +35,5 @@ from heddle.core.errors import (
     system_fault,
     system_faults,
 )
-from heddle.core.numbers import bounded_exp, check_at_least, check_share
+from heddle.core.numbers import bounded_exp, check_at_least, check_at_most, check_share
 from heddle.core.seeds import Purpose, generator, key, numpy_generator
