@@ -64,21 +64,24 @@ def with_control_tokens(config: RunConfig) -> TokenizerConfig:
     return replace(config.tokenizer, special=(*config.tokenizer.special, *needed))
 
 
-def resolve_model(config: RunConfig, vocab: int, init: Source | None) -> ModelConfig:
+def resolve_model(config: RunConfig, vocab: int | None, init: Source | None) -> ModelConfig:
     """Return the full model config: a preset filled in with the vocabulary and the row length of the run.
 
-    `init` is the model that the run starts from; a resumed run no longer needs it.
+    `init` is the model that the run starts from; a resumed run no longer needs it. A vocabulary of None is not known
+    yet: the preset's own stands for it.
     """
     model = config.model
     if init is not None:
+        assert vocab is not None
         return initial_config(init.config(), config, vocab)
     if isinstance(model, PresetConfig):
         given = {"vocab": model.vocab or vocab, "context": model.context or config.rows.max_length}
-        model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
+        known = [name for name in preset(model.name).option_names if given.get(name) is not None]
+        model = replace(model, **{name: given[name] for name in known})
     full = model.expand()
     if full.vocab is None:
         raise ConfigError("model", want="one that reads tokens, to train on text", got=f"{full.kind} of images")
-    if full.vocab < vocab:
+    if vocab is not None and full.vocab < vocab:
         raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
     return full if config.adapters is None else with_adapters(full, config.adapters)
 

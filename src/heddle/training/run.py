@@ -15,9 +15,11 @@ from heddle.core import (
     ConfigError,
     HeddleError,
     UsageError,
+    brief,
     decode,
     diff,
     encode,
+    fields_of,
     hint,
     nearest,
     override,
@@ -33,6 +35,7 @@ from heddle.training.run_config import RunConfig
 from heddle.training.setup import RunEnvironment, set_up
 
 LOCK = ".lock"
+WARMUP = "training.schedule.warmup"
 
 log = logging.getLogger("heddle")
 
@@ -96,6 +99,8 @@ def resolve_run(target: RunConfig | str | Path, overrides: Overrides, runs: Path
 def _read_run_config(path: Path, hints: bool = False) -> RunConfig:
     """Read a config in any format; of one that a user wrote, say which keys have another name now."""
     data = read_config(path)
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}: want a table of settings, as heddle train --print writes it, got {brief(data)}")
     for old, new in renamed_keys(data) if hints else ():
         log.warning("%s: %s is now called %s", path, old, new)
     return decode(RunConfig, migrate_config(data, str(path)))
@@ -115,6 +120,9 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
             config = override(config, f"rows.{config.rows.batch_field}", value)
         config = override(config, path, value)
         given.append(path)
+    warmup = fields_of(config.training.schedule).get("warmup")
+    if WARMUP in given and isinstance(warmup, int) and warmup >= config.training.steps:  # recipes' own may be longer
+        raise ConfigError(WARMUP, want=f"less than training.steps, {config.training.steps}", got=warmup)
     for path in given:
         if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
             raise ConfigError(path, want="nothing, for model and tokenizer come with init", got=path)

@@ -10,7 +10,7 @@ import torch
 
 from heddle.checkpoints import Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of
-from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
+from heddle.core import ConfigError, DamageError, decode, diff, encode, fields_of, replace
 from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
 from heddle.models import training_flops
@@ -140,6 +140,9 @@ def _resolve(
     """
     model = config.model if init is None else init.config()
     check_fit(replace(config, model=model.expand()), env.processes.world)
+    if init is None:  # all that does not depend on the vocabulary
+        sized = fields_of(config.tokenizer).get("vocab")
+        check_model(replace(config, model=resolve_model(config, sized if isinstance(sized, int) else None, None)))
     if init is None and not (env.folder / TOKENIZER).exists():
         env.reporter.message("reading the text, for tokenizer and token shards")
     tokenizer = find_tokenizer(config, env.folder, init)

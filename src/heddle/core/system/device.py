@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from heddle.core.errors import ConfigError, nearest
+from heddle.core.errors import ALIASES, ConfigError, nearest
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "float16": torch.float16}
 
@@ -48,7 +48,8 @@ def _device(name: str) -> torch.device:
     known = ["auto", "cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if name == "cpu" or (kind == "cuda" and (f"cuda:{index or 0}") in known):
         return torch.device(name)
-    why = ", for torch finds no CUDA device here" if kind == "cuda" and len(known) == 2 else ""
+    meant = kind == "cuda" or ALIASES.get(kind.lower()) == "cuda"
+    why = ", for torch finds no CUDA device here" if meant and len(known) == 2 else ""
     near = None if kind == "cuda" else nearest(name, known)
     raise ConfigError("device", want=f"one of {', '.join(known)}{why}", got=name, near=near)
 

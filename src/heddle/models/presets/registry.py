@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, nearest, override, part, replace
+from heddle.core import (
+    ConfigError,
+    UsageError,
+    check_at_least,
+    decode_value,
+    fields_of,
+    hint,
+    nearest,
+    override,
+    part,
+    replace,
+)
 from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
@@ -28,6 +39,7 @@ from heddle.models.presets.transformers import (
     transformer_pre_norm,
 )
 
+SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "head_width", "vocab", "context", "experts")
 DERIVED_SIZES = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_width")}
 
 
@@ -60,6 +72,7 @@ class Preset:
                 )
         hints = typing.get_type_hints(self.make)
         options = {name: decode_value(hints[name], _number(value), name) for name, value in options.items()}
+        check_at_least(1, **{name: options[name] for name in SIZES if name in options})
         # a size that is derived from another is dropped when that one changes
         stale = {inner for outer, inners in DERIVED_SIZES.items() if outer in options for inner in inners}
         made = self.make(**{name: value for name, value in self.options.items() if name not in stale} | options)
@@ -228,6 +241,7 @@ class PresetConfig(ModelConfig):
             )
         if twice := self.dials.keys() & (fields_of(self).keys() - {"dials", "edits"}):
             raise ConfigError(f"dials.{min(twice)}", want=f"the field {min(twice)} itself", got=self.dials[min(twice)])
+        check_at_least(1, **{name: size for name, size in fields_of(self).items() if name in SIZES})
         if self.dials or self.edits:
             self.expand()  # so that errors are reported here
 

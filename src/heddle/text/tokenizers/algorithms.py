@@ -9,7 +9,7 @@ from typing import Literal
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from heddle.core import Config, ConfigError, DataError, part, settings
+from heddle.core import Config, ConfigError, DataError, check_at_least, part, settings
 from heddle.core.system import parse_json
 from heddle.text.tokenizers.chunks import split_into_chunks
 from heddle.text.tokenizers.pretokenize import HEDDLE
@@ -127,6 +127,10 @@ class WordTokenizer(TokenizerConfig):
     least: int = 1
     punctuation: Literal["apart", "attached"] = "apart"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(1, least=self.least)
+
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Count words; ties go by alphabet."""
         size = None if self.vocab is None else self._text_vocab(self.vocab, 2)
@@ -156,6 +160,10 @@ class BpeTokenizer(TokenizerConfig):
     vocab: int | None = None  # None: 4096, or as many as a small text allows
     least: int = 2
     lowercase: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(1, least=self.least)
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Learn the merges; a pair seen fewer than `least` times is not merged."""
