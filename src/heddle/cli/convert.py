@@ -61,11 +61,12 @@ def convert(  # noqa: PLR0913 - the options are the contract
         names = unpickle_folder(Path(source), target)
         print_message(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
         return 0
+    hardware = choose_hardware("cpu", dtype)
     found = find_source(source, best=best)
     print_report(f"{found.path}: {found.describe()}")
     if to is None:
         to = ModelFormat.HF if found.is_run else ModelFormat.HEDDLE
-    model = found.model(choose_hardware("cpu", dtype))
+    model = found.model(hardware)
     if to is ModelFormat.PEFT:
         written = to_adapter(found, model, target, family=family)
         print_message(f"{target}: an adapter for PEFT, family {written}")

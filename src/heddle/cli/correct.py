@@ -119,14 +119,19 @@ class _Chunk:
 
 
 def _config(threshold: float | None, rate: float | None, normal: str | None) -> "CorrectorConfig":
-    from heddle.core import override
+    from heddle.core import ConfigError, override
     from heddle.tasks.correcting import CorrectorConfig
 
     form = None if normal is None else settings_of([word for word in normal.split(",") if word.strip()])
     given = {"threshold": threshold, "weights.rate": rate, "normal": form}
     config = CorrectorConfig()
     for field, value in given.items():
-        config = config if value is None else override(config, field, value)
+        try:
+            config = config if value is None else override(config, field, value)
+        except ConfigError as error:  # under the name of the option
+            raise ConfigError(
+                error.field.removeprefix("weights."), want=error.want, got=error.got, near=error.near
+            ) from None
     return config
 
 

@@ -37,6 +37,7 @@ from heddle.core.numbers import (
     Share,
     bounded_exp,
     check_at_least,
+    check_at_most,
     check_share,
     within,
 )

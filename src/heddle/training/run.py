@@ -29,6 +29,7 @@ from heddle.core import (
     decode,
     diff,
     encode,
+    fields_of,
     hint,
     nearest,
     override,
@@ -46,6 +47,7 @@ from heddle.training.run_config import RunConfig
 from heddle.training.setup import RunEnvironment, set_up
 
 OLD_LOCK = ".lock"  # a file that earlier versions locked instead of the folder
+WARMUP = "training.schedule.warmup"
 
 log = logging.getLogger("heddle")
 
@@ -156,6 +158,9 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
             config = override(config, f"rows.{config.rows.batch_field}", value)
         config = override(config, path, value)
         given.append(path)
+    warmup = fields_of(config.training.schedule).get("warmup")
+    if WARMUP in given and isinstance(warmup, int) and warmup >= config.training.steps:  # recipes' own may be longer
+        raise ConfigError(WARMUP, want=f"less than training.steps, {config.training.steps}", got=warmup)
     for path in given:
         if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
             raise ConfigError(path, want="nothing, for model and tokenizer come with init", got=path)

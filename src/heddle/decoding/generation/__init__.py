@@ -4,6 +4,7 @@ from heddle.decoding.generation.contrastive import ContrastiveSearch
 from heddle.decoding.generation.decode import complete, follow, generate, max_new_tokens, stream
 from heddle.decoding.generation.decoders import StepDecoder
 from heddle.decoding.generation.generation_config import (
+    MOST_ROWS,
     DecodingStrategy,
     GenerationConfig,
     GenerationJob,

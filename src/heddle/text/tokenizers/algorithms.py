@@ -9,7 +9,7 @@ from typing import Literal
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from heddle.core import Config, ConfigError, DataError, part, settings
+from heddle.core import Config, ConfigError, DataError, Positive, part, settings
 from heddle.core.system import parse_json
 from heddle.text.tokenizers.chunks import split_into_chunks
 from heddle.text.tokenizers.pretokenize import HEDDLE
@@ -42,6 +42,7 @@ class TokenizerConfig(Config):
     special: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in self.special:
             if not SPECIAL.fullmatch(name) or name == END:
                 raise ConfigError("special", want="names such as <|mask|>, other than <|end|>", got=name)
@@ -132,7 +133,7 @@ class WordTokenizer(TokenizerConfig):
 
     vocab: int | None = None
     lowercase: bool = False
-    least: int = 1
+    least: Positive = 1
     punctuation: Literal["apart", "attached"] = "apart"
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
@@ -167,7 +168,7 @@ class BpeTokenizer(TokenizerConfig):
     """
 
     vocab: int | None = None
-    least: int = 2
+    least: Positive = 2
     lowercase: bool = False
 
     def learn(self, texts: Iterator[str]) -> Pipeline:

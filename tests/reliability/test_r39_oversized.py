@@ -1,0 +1,87 @@
+"""R39: requests that are too large are refused before the work, within a second, by the name of what is too large."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from cli.runs import CONTEXT, config, save_run
+
+import heddle
+from heddle.cli.main import main
+from heddle.core import ConfigError
+
+NAMES = [f"key{i}" for i in range(5000)]
+SCHEMA = {"type": "object", "properties": {name: {"type": "string"} for name in NAMES}}
+FILES = {
+    "schema.json": json.dumps(SCHEMA),
+    "required.json": json.dumps(SCHEMA | {"required": NAMES}),
+    "nested.json": json.dumps({"type": "array", "items": {"anyOf": [SCHEMA]}}),
+    "ambiguous.lark": 'start: s\ns: s s | s s s\n  | "a" | "b c"\n',
+    "long.lark": "start: " + " | ".join(f'"w{i}"' for i in range(20_000)),
+    "text.txt": "a b\n" * 3,
+}
+TOO_LARGE = {
+    "samples": (["--samples", "1000000", "--temperature", "1"], "--samples: want at most 1,024, got 1000000"),
+    "beams": (["--beams", "1000000"], "--beams: want at most 1,024, got 1000000"),
+    "tokens": (["--max-tokens", "1000000000"], "--max-tokens: want at most 16,777,216, got 1000000000"),
+    "schema": (["--schema", "schema.json"], "--schema: want at most 500 properties, got '5,000'"),
+    "required": (["--schema", "required.json"], "--schema: want at most 500 properties, got '5,000'"),
+    "nested": (["--schema", "nested.json"], "--schema: want at most 500 properties, got '5,000'"),
+    "ambiguous": (["--grammar", "ambiguous.lark"], "--grammar: want no rule that splits a text in countless ways"),
+    "grammar": (["--grammar", "long.lark"], "--grammar: want at most 100,000 characters"),
+    "regex": (["--regex", "|".join(f"w{i}" for i in range(20_000))], "--regex: want at most 100,000 characters"),
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_too_large_a_request_is_refused_before_the_work(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, want = TOO_LARGE[name]
+    save_run(Path("run"))
+    monkeypatch.setattr("heddle.tasks.generation.TextGenerator.generate", lambda *_: pytest.fail("worked"))
+    start = time.thread_time()
+    assert main(["generate", "a", "-m", "run", *words]) == 2
+    assert time.thread_time() - start < 1.0
+    message = capsys.readouterr().err
+    assert message.startswith(f"heddle: {want}") and message.count("\n") == 1, message
+
+
+def test_a_schema_that_the_library_cannot_follow_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("llguidance")
+    save_run(Path("run"))
+    many = {"type": "object", "properties": {name: {"type": "string"} for name in NAMES[:500]}}
+    assert main(["generate", "a", "-m", "run", "--schema", json.dumps(many)]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("heddle: --schema: want a JSON schema that can be followed (")
+    few = json.dumps(many | {"properties": {name: {"type": "string"} for name in NAMES[:100]}})
+    assert main(["generate", "a", "-m", "run", "--schema", few, "--max-tokens", "4"]) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"beams": 2}, {"contrast": 0.5}, {"temperature": 1.0}])
+def test_a_rotary_model_ends_at_its_context(options: dict[str, float]) -> None:
+    save_run(Path("run"), config("llama2-7b"))
+    lm = heddle.load("run")
+    assert lm.model.max_length is None  # rotary positions have no end of their own
+    ids = lm.generate_ids([[1, 2, 3]], max_tokens=200, bias={256: -100.0}, **options)[0]
+    assert len(ids) == CONTEXT + 1 - 3 - (1 if "contrast" in options else 0)
+
+
+def test_a_recurrent_model_has_no_such_end() -> None:
+    save_run(Path("run"), config("lstm_lm"))
+    assert len(heddle.load("run").generate_ids([[1]], max_tokens=2 * CONTEXT, bias={256: -100.0})[0]) == 2 * CONTEXT
+
+
+def test_ordinary_grammars_are_not_refused() -> None:
+    for text in ('start: s\ns: s "a" | "a"', 'start: e\ne: e "+" e | /[0-9]+/', 'start: "s s" | s2 s2\ns2: "a"'):
+        heddle.rules(grammar=text)
+    with pytest.raises(ConfigError, match="countless"):
+        heddle.rules(grammar='start: s+\ns: "a" | s s\n')
