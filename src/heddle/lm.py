@@ -131,7 +131,7 @@ class LM:
     def _ids_config(self, options: GenerationOptions) -> GenerationConfig:
         for name in ("stop", "rules", "draft"):
             if name in options:
-                raise UsageError(f"{name}: want it with lm.generate, which generates text")
+                raise UsageError(f"{name}: only used by lm.generate, which generates text")
         if self._tokenizer is not None:
             return with_special_tokens(self.writer().generation_config(options), self._tokenizer)
         config = generation_config(options)
@@ -261,7 +261,7 @@ class LM:
         """Return the context of a forward pass: with the encoded sources, if the model reads any."""
         if not self.model.reads_source:
             if source is not None:
-                raise UsageError("logits: want no source, for this model has no encoder-decoder")
+                raise UsageError("logits: want no source, because this model is no encoder-decoder")
             return Context()
         if source is None or len(source) != rows:
             found = "none" if source is None else str(len(source))

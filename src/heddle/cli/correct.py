@@ -88,7 +88,7 @@ def _refuse_beside(name: str, others: dict[str, Any]) -> None:
 
     for other, value in others.items():
         if value is not None:
-            raise UsageError(f"{other}: want none beside --{name}, which does not use it")
+            raise UsageError(f"--{other} has no effect with --{name}")
 
 
 def _learn(pairs: Path | None, learn: Path, file: str, force: bool) -> int:
@@ -97,9 +97,9 @@ def _learn(pairs: Path | None, learn: Path, file: str, force: bool) -> int:
     from heddle.tasks.correcting import ErrorModel
 
     if pairs is None:
-        raise UsageError("learn: want --pairs with it")
+        raise UsageError("--learn requires --pairs")
     if file != "-":
-        raise UsageError(f"{file}: want no text beside --learn")
+        raise UsageError(f"{file}: --learn reads no text, only --pairs")
     check_output(learn, lambda path: bool(ErrorModel.load(path)), force)
     errors = _errors(pairs)
     errors.save(learn)

@@ -136,15 +136,15 @@ def _check_case(reference: Path | None, lowercase: bool) -> None:
     from heddle.core import UsageError
 
     if lowercase and reference is None:
-        raise UsageError("lowercase: want --reference with it")
+        raise UsageError("--lowercase requires --reference")
 
 
 def _refuse(options: Options, meant: Selection) -> None:
-    from heddle.core import ConfigError
+    from heddle.core import UsageError
 
     for name, value in options.items():
         if value is not None:
-            raise ConfigError(name, want=f"it only with --choose {meant}", got=value)
+            raise UsageError(f"--{name.replace('_', '-')} is only used with --choose {meant}")
 
 
 def _task(lm: "LM", method: Method, batch: int, file: str) -> "Translator":
@@ -186,7 +186,7 @@ class _Show:
         from heddle.core import UsageError
 
         if self.n_best > 1 and not self.json:
-            raise UsageError("n_best: want --json with it, since a line of text is one translation")
+            raise UsageError("--n-best above 1 requires --json")
 
     def line(self, line: InputLine, found: "Translation | None") -> None:
         """Write the translation of a line, or a blank line if there is none, so that lines correspond."""

@@ -1,7 +1,7 @@
 """Errors in what was typed, in our words: the option as it was typed, what is wanted, what was found."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import typer
@@ -20,6 +20,7 @@ WANTED = (  # what the parser says, and what we say
     (re.compile(r"Input should be less than or equal to (\S+)"), r"want at most \1"),
     (re.compile(r"(?:Value error, )?'.*' is not one of (.*)\."), r"want one of \1"),
 )
+MENTIONED = re.compile(r"`([a-z_]+)`|\b([a-z]+(?:_[a-z]+)+)\b")  # names of options in a message of the library
 
 
 def parser_message(error: typer.BadParameter, words: Sequence[str]) -> str:
@@ -54,17 +55,23 @@ def _value(opts: Sequence[str], words: Sequence[str]) -> str:
 
 
 def typed_names(error: "HeddleError", command: TyperCommand | TyperGroup, words: Sequence[str]) -> str:
-    """Return the message of an error, with the wrong field under the name of the option that was typed for it."""
+    """Return the message of an error, with fields under the names of the options that the command has for them."""
     from heddle.core import ConfigError
 
     for word in words:
         if isinstance(command, TyperGroup) and word in command.commands:
             command = cast("TyperCommand | TyperGroup", command.commands[word])
-    options = {str(param.name).rstrip("_"): max(param.opts, key=len) for param in command.params}
+    named = [(str(param.name).rstrip("_"), max(param.opts, key=len)) for param in command.params]
+    options = {name: option for name, option in named if option.startswith("-")}
     message = str(error)
-    field = error.field if isinstance(error, ConfigError) else message.partition(": want ")[0]
+    field = error.field if isinstance(error, ConfigError) else message.partition(": ")[0]
     name, _, inner = field.partition(".")
-    option = options.get(name, "")
-    if not option.startswith("-") or (inner and not isinstance(error, ConfigError)):
-        return message
-    return f"{option} {inner.replace('.', ' ')}".rstrip() + message.removeprefix(field)
+    if name not in options or field in words or (inner and not isinstance(error, ConfigError)):
+        return message  # about a file or a key that was typed, perhaps of an option's name
+    wish, got, found = message.removeprefix(field).partition(", got ")
+    return f"{options[name]} {inner.replace('.', ' ')}".rstrip() + _spelled(wish, options) + got + found
+
+
+def _spelled(wish: str, options: Mapping[str, str]) -> str:
+    """Write the options that a message speaks of as they are typed."""
+    return MENTIONED.sub(lambda found: options.get(found[1] or found[2], found[0]), wish)

@@ -58,6 +58,8 @@ class EnvironmentFault(HeddleError):
 class MissingExtra(HeddleError):
     """An optional dependency is needed and absent."""
 
+    exit_code = 3
+
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}: pip install 'heddle[{extra}]'")
 

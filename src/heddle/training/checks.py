@@ -49,9 +49,8 @@ def rows_per_process(training: TrainingConfig, world: int) -> tuple[int, int]:
     """Return the rows of a step that each process has, and how many of them it works on at once."""
     share = training.batch // world
     if training.micro_batch is not None and training.micro_batch > training.batch:
-        raise ConfigError(
-            "training.micro_batch", want=f"at most training.batch, {training.batch}", got=training.micro_batch
-        )
+        wish = f"at most training.batch, {training.batch}"
+        raise ConfigError("training.micro_batch", want=wish, got=training.micro_batch)
     micro = min(training.micro_batch or share, share)
     if training.batch % world:
         raise ConfigError("training.batch", want=f"a multiple of the {world} processes", got=training.batch)
@@ -101,7 +100,8 @@ def _check_rows(config: RunConfig) -> None:
     if rows.carries_state:
         mixers = [p for p in find(config.model, PartConfig) if p.slot == "mixer"]
         if not all(isinstance(m, RecurrentConfig) for m in mixers):
-            raise ConfigError("rows.kind", want="packed, for attention carries no state between rows", got=rows.kind)
+            wish = "packed, because attention carries no state between rows"
+            raise ConfigError("rows.kind", want=wish, got=rows.kind)
     if rows.required_batch not in (None, batch):
         wish = f"{batch}, as training.batch has it"
         raise ConfigError(f"rows.{rows.batch_field}", want=wish, got=rows.required_batch)

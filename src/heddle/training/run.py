@@ -47,7 +47,7 @@ from heddle.training.run_config import RunConfig
 from heddle.training.setup import RunEnvironment, set_up
 
 OLD_LOCK = ".lock"  # a file that earlier versions locked instead of the folder
-WARMUP = "training.schedule.warmup"
+WARMUP, MICRO_BATCH = "training.schedule.warmup", "training.micro_batch"
 
 log = logging.getLogger("heddle")
 
@@ -127,7 +127,7 @@ def _refuse_damage(path: Path, config: RunConfig, saved: tuple[dict[str, Any], s
     """Refuse a config that is not as it was written, by the fields that differ from the checkpoint's."""
     fix = "if the edit is yours, delete the key checksum"
     if saved is None:
-        raise DamageError(f"{path}: changed since it was written, for its checksum does not fit; {fix}")
+        raise DamageError(f"{path}: changed since it was written: its checksum does not fit; {fix}")
     for change in diff(decode(RunConfig, saved[0]), config):
         if not any(change.path == one or change.path.startswith(f"{one}.") for one in given):
             raise DamageError(
@@ -158,12 +158,23 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
             config = override(config, f"rows.{config.rows.batch_field}", value)
         config = override(config, path, value)
         given.append(path)
-    warmup = fields_of(config.training.schedule).get("warmup")
-    if WARMUP in given and isinstance(warmup, int) and warmup >= config.training.steps:  # recipes' own may be longer
-        raise ConfigError(WARMUP, want=f"less than training.steps, {config.training.steps}", got=warmup)
     for path in given:
         if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
-            raise ConfigError(path, want="nothing, for model and tokenizer come with init", got=path)
+            raise ConfigError(path, want="nothing, because model and tokenizer come with init", got=path)
+    return _fit_training(config, given)
+
+
+def _fit_training(config: RunConfig, given: list[str]) -> RunConfig:
+    """Refuse a warm-up as long as the run if it was given; a recipe's micro-batch is at most the batch that was given.
+
+    A recipe's own warm-up may be longer: a few steps of it are a trial.
+    """
+    training = config.training
+    warmup, micro = fields_of(training.schedule).get("warmup"), training.micro_batch
+    if WARMUP in given and isinstance(warmup, int) and warmup >= training.steps:
+        raise ConfigError(WARMUP, want=f"less than training.steps, {training.steps}", got=warmup)
+    if "training.batch" in given and MICRO_BATCH not in given and micro is not None and micro > training.batch:
+        return override(config, MICRO_BATCH, training.batch)
     return config
 
 

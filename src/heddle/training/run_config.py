@@ -123,7 +123,7 @@ class HardwareConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype == "float16":
-            raise ConfigError("dtype", want="bfloat16, for float16 would need its losses scaled", got=self.dtype)
+            raise ConfigError("dtype", want="bfloat16, because float16 would need its losses scaled", got=self.dtype)
         check_at_least(0, workers=self.workers)
 
     def choose(self) -> Hardware:
@@ -237,4 +237,4 @@ class RunConfig(Config):
         elif self.training.micro_batch is not None and self.training.micro_batch < self.training.batch:
             why = "several micro-batches a step"
         if why is not None:
-            raise ConfigError("hardware.compile", want=f"on, auto or off, for {why}", got="graphs")
+            raise ConfigError("hardware.compile", want=f"on, auto or off, because {why}", got="graphs")

@@ -196,7 +196,7 @@ def check_writable(path: Path) -> None:
         path.lstat()  # a name that is too long fails here
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")
+        raise UsageError(f"{path}: cannot be made, because {nearest} is no folder to write in")
 
 
 def write_json(path: Path, data: Any) -> None:

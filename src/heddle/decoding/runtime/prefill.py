@@ -160,7 +160,7 @@ def _sources(
     sources = [request.source for request in requests if request.source is not None]
     if not model.reads_source:
         if sources:
-            raise UsageError("source: want none, for a language model has no encoder")
+            raise UsageError("source: want none, because a language model has no encoder")
         return None
     if len(sources) < len(requests):
         raise UsageError("source: want one for each row, for the encoder to read")

@@ -101,7 +101,7 @@ class Model(Module, ABC):
         raise self._no_source()
 
     def _no_source(self) -> UsageError:
-        return UsageError(f"source: want none, for {self.config.noun} has no encoder to read it")
+        return UsageError(f"source: want none, because {self.config.noun} has no encoder to read it")
 
     @abstractmethod
     def logits(self, inputs: Ids, ctx: Context | None = None) -> Tensor:
