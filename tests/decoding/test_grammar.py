@@ -354,7 +354,7 @@ def test_phrases_that_are_no_text_are_refused(tokenizer: Tokenizer, phrase: str,
 
 
 def test_two_grammars_at_once_are_refused() -> None:
-    with pytest.raises(ConfigError, match="grammar: want no other grammar beside regex"):
+    with pytest.raises(ConfigError, match="grammar: want only one of `regex` and `grammar`"):
         make_constraints(regex="a", grammar='start: "a"')
     assert make_constraints(schema={"type": "null"}).grammar == SchemaGrammar(schema='{"type": "null"}')
     assert ConstraintCompiler(ByteTokenizer().train([])).compile(make_constraints()).begin() is None

@@ -9,7 +9,7 @@ from cli.runs import CONTEXT, config, save_run
 
 import heddle
 from heddle.cli.main import main
-from heddle.core import ConfigError
+from heddle.core import ConfigError, HeddleError
 
 NAMES = [f"key{i}" for i in range(5000)]
 SCHEMA = {"type": "object", "properties": {name: {"type": "string"} for name in NAMES}}
@@ -80,8 +80,40 @@ def test_a_recurrent_model_has_no_such_end() -> None:
     assert len(heddle.load("run").generate_ids([[1]], max_tokens=2 * CONTEXT, bias={256: -100.0})[0]) == 2 * CONTEXT
 
 
-def test_ordinary_grammars_are_not_refused() -> None:
-    for text in ('start: s\ns: s "a" | "a"', 'start: e\ne: e "+" e | /[0-9]+/', 'start: "s s" | s2 s2\ns2: "a"'):
+ORDINARY = [
+    'start: s\ns: s "a" | "a"',
+    'start: e\ne: e "+" e | /[0-9]+/',
+    'start: "s s" | s2 s2\ns2: "a"',
+    'start: value\nvalue: "[" (value ("," value)*)? "]" | /[0-9]+/',
+    "start: (\n  a b\n)\na: start start B\nB: /x/",
+    "?start: a a\na: B* -> start\nB: /start start/",
+    'start: "a" // start: start start\n',
+]
+AMBIGUOUS = [
+    'start: s+\ns: "a" | s s\n',
+    'start: s\ns: (s s) | "a"',
+    'start: s\ns: t t | "a"\nt: s',
+    'start: s\ns: s s* | "a"',
+    'start: s\ns: s gap s | "a"\ngap: " "*',
+    'start: s\n?s.2: s s -> pair\n  | "a"',
+]
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_grammars_are_not_refused(text: str) -> None:
+    heddle.rules(grammar=text)
+
+
+@pytest.mark.parametrize("text", AMBIGUOUS)
+def test_ambiguous_grammars_are_refused_by_their_rule(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^grammar: want no rule that splits a text in countless ways"):
         heddle.rules(grammar=text)
-    with pytest.raises(ConfigError, match="countless"):
-        heddle.rules(grammar='start: s+\ns: "a" | s s\n')
+
+
+def test_what_no_check_foresees_is_named_when_it_overflows() -> None:
+    pytest.importorskip("llguidance")
+    save_run(Path("run"))
+    rules = [f'r{number}: "a" "{number}"' for number in range(2100)]  # all of them are open after the second token
+    grammar = "\n".join(['start: "c" "b" x', f"x: {' | '.join(rule.partition(':')[0] for rule in rules)}", *rules])
+    with pytest.raises(HeddleError, match=r"^grammar: too complex to follow further: Parser Error: Current row has"):
+        heddle.load("run").generate("", rules=heddle.rules(grammar=grammar), max_tokens=9)

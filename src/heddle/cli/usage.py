@@ -68,10 +68,10 @@ def typed_names(error: "HeddleError", command: TyperCommand | TyperGroup, words:
     name, _, inner = field.partition(".")
     if name not in options or field in words or (inner and not isinstance(error, ConfigError)):
         return message  # about a file or a key that was typed, perhaps of an option's name
-    wish, got, found = message.removeprefix(field).partition(", got ")
-    return f"{options[name]} {inner.replace('.', ' ')}".rstrip() + _spelled(wish, options) + got + found
+    wanted, got, found = message.removeprefix(field).partition(", got ")
+    return f"{options[name]} {inner.replace('.', ' ')}".rstrip() + _spelled(wanted, options) + got + found
 
 
-def _spelled(wish: str, options: Mapping[str, str]) -> str:
+def _spelled(wanted: str, options: Mapping[str, str]) -> str:
     """Write the options that a message speaks of as they are typed."""
-    return MENTIONED.sub(lambda found: options.get(found[1] or found[2], found[0]), wish)
+    return MENTIONED.sub(lambda found: options.get(found[1] or found[2], found[0]), wanted)

@@ -37,7 +37,6 @@ from heddle.core.numbers import (
     Share,
     bounded_exp,
     check_at_least,
-    check_at_most,
     check_share,
     within,
 )

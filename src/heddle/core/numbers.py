@@ -24,13 +24,6 @@ def check_at_least(least: float, /, **fields: float | None) -> None:
             raise ConfigError(name, want=f"at least {least}", got=value)
 
 
-def check_at_most(most: float, /, **fields: float | None) -> None:
-    """Refuse a field that is larger; None stands for one that was left open."""
-    for name, value in fields.items():
-        if value is not None and not value <= most:
-            raise ConfigError(name, want=f"at most {most:,}", got=value)
-
-
 def check_share(**fields: float) -> None:
     """Refuse a share that is no probability, or that leaves nothing."""
     for name, value in fields.items():

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from heddle.core import Config, ConfigError, MissingExtra, UsageError, part, settings
 from heddle.core.system import parse_json
+from heddle.decoding.constraints.ambiguity import splits_explode
 from heddle.decoding.constraints.constraint import BatchedConstraint, Mask, Masks
 from heddle.decoding.constraints.vocabulary import Vocabulary
 
@@ -30,8 +31,7 @@ GAP = "( |\n {0,16})?"  # whitespace inside JSON; with more, a small model spend
 LOCATION = re.compile(r'at \d+\(\d+\): (failed to compile JSON schema: |invalid regex ".*" \(in regex\): )?')
 VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 STUCK = "NoExtensionBias"  # how the library reports that no token fits
-LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"i?|/(?:[^/\\\n]|\\.)+/[a-z]*|//.*|%.*|#.*')
-RULE = re.compile(r"^([a-z_]\w*)\s*:((?:[^:\n]|\n\s*\|)*)", re.MULTILINE)
+NOT_ALLOWED = "doesn't satisfy the grammar"  # how it refuses a token that is not among those that fit
 WORD = 32  # ids in each integer of a native mask
 FUEL = 10_000_000  # limit on the work for one grammar, some 50,000 steps a millisecond, so that nothing hangs
 LONGEST = 100_000  # characters of a pattern or a grammar
@@ -122,11 +122,10 @@ class LarkGrammar(GrammarConfig):
     def __post_init__(self) -> None:
         if len(self.text) > LONGEST:
             raise ConfigError("grammar", want=f"at most {LONGEST:,} characters", got=f"{len(self.text):,}")
-        for name, body in RULE.findall(LITERAL.sub("_", self.text)):
-            for choice in body.split("|"):
-                if len(choice.split()) > 1 and set(choice.split()) == {name}:
-                    want = "no rule that splits a text in countless ways (use + to repeat)"
-                    raise ConfigError("grammar", want=want, got=f"{name}: {' '.join(choice.split())}")
+        if (rule := splits_explode(self.text)) is not None:
+            raise ConfigError(
+                "grammar", want="no rule that splits a text in countless ways (use + to repeat)", got=rule
+            )
 
     def rules(self) -> str:
         """Return the grammar as it stands."""
@@ -274,7 +273,7 @@ class GrammarConstraint(BatchedConstraint):
         compiler, matcher = self._compiler, self._matcher()
         shifted = self._fresh and not compiler.vocabulary.uniform_spelling and id not in compiler.vocabulary.stop
         if not matcher.consume_token(id + compiler.span if shifted else id):
-            if matcher.is_error():
+            if NOT_ALLOWED not in matcher.get_error():
                 raise UsageError(f"grammar: too complex to follow further: {error_line(matcher.get_error())}")
             raise UsageError(f"grammar: want an id that is allowed here, got {id}")
         self._shared.consumed += 1

@@ -4,12 +4,12 @@ from heddle.decoding.generation.contrastive import ContrastiveSearch
 from heddle.decoding.generation.decode import complete, follow, generate, max_new_tokens, stream
 from heddle.decoding.generation.decoders import StepDecoder
 from heddle.decoding.generation.generation_config import (
-    MOST_ROWS,
     DecodingStrategy,
     GenerationConfig,
     GenerationJob,
     Sampler,
     TokenChooser,
+    check_rows,
 )
 from heddle.decoding.generation.logits import process_logits
 from heddle.decoding.generation.outputs import (
