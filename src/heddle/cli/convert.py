@@ -50,7 +50,7 @@ def convert(  # noqa: PLR0913 - the options are the contract
     """Convert a model: weights, tokenizer, chat template, generation config and model card."""
     from heddle.checkpoints import find_source, to_adapter, to_hugging_face, to_run
     from heddle.checkpoints.formats import unpickle_folder
-    from heddle.checkpoints.hf import refuse_nonempty
+    from heddle.checkpoints.hf import check_family, refuse_nonempty
     from heddle.core import UsageError
     from heddle.core.system import choose_hardware
 
@@ -62,6 +62,7 @@ def convert(  # noqa: PLR0913 - the options are the contract
         print_message(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
         return 0
     hardware = choose_hardware("cpu", dtype)
+    check_family(family)
     found = find_source(source, best=best)
     print_report(f"{found.path}: {found.describe()}")
     if to is None:

@@ -111,7 +111,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with _warnings():  # in a context of its own, for `--trust-run` is for once
             code = copy_context().run(whole.main, args=words, prog_name="heddle", standalone_mode=False)
     except ClickException as error:
-        return _print_error(parser_message(error, typed), error.exit_code)
+        return _print_error(parser_message(error, whole, typed), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:

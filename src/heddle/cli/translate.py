@@ -77,6 +77,9 @@ def translate(  # noqa: PLR0913 - the options are the contract
     a blank line, or is missing in the JSON; the exit code is then 1. With --reference the BLEU score follows, on
     standard error or as the last JSON line.
     """
+    from heddle.core import check_at_least
+
+    check_at_least(1, batch=batch)
     _check_case(reference, lowercase)
     search_options: Options = {"beams": beams, "length_penalty": length_penalty, "coverage": coverage}
     search_options |= {"groups": groups, "diversity": diversity}

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from heddle.cli.generation_options import RENAMED
 
 if TYPE_CHECKING:
     from heddle.core import HeddleError
@@ -20,28 +22,62 @@ WANTED = (  # what the parser says, and what we say
     (re.compile(r"Input should be less than or equal to (\S+)"), r"want at most \1"),
     (re.compile(r"(?:Value error, )?'.*' is not one of (.*)\."), r"want one of \1"),
 )
+SENTENCES = (
+    (re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)"), r"unexpected argument: \1"),
+    (re.compile(r"Missing argument '(.*)'\."), r"missing argument: \1"),
+)
 MENTIONED = re.compile(r"`([a-z_]+)`|\b([a-z]+(?:_[a-z]+)+)\b")  # names of options in a message of the library
 
 
-def parser_message(error: typer.BadParameter, words: Sequence[str]) -> str:
+def parser_message(error: typer.BadParameter, command: TyperGroup, words: Sequence[str]) -> str:
     """Return what is wrong with the words of a command, for an error of the parser."""
-    from heddle.core import hint, meant, nearest
+    from heddle.core import hint
 
-    details = vars(error)
+    details, message = vars(error), error.format_message()
     if (option := details.get("option_name")) is not None:
-        near = nearest(option, details["possibilities"] or ())
-        return f"no such option: {option}{meant(near) if near else ''}"
-    message = error.format_message()
+        return _option_message(option, message, details)
+    if (unknown := re.match(r"No such command '(.*?)'", message)) is not None:
+        group = _command(command, words)
+        known = group.commands if isinstance(group, TyperGroup) else ()
+        return f"no such command: {unknown[1]!r}{hint(unknown[1], known)}"
     param = details.get("param")
-    if not isinstance(error, typer.BadParameter) or param is None or not param.opts[0].startswith("-"):
-        return message
-    for pattern, words_of_ours in WANTED:
-        if pattern.search(error.message):
-            want = pattern.sub(words_of_ours, error.message).replace("'", "")
-            found = _value(param.opts, words)
-            near = hint(found, re.split(r", ", want.removeprefix("want one of "))) if "one of" in want else ""
-            return f"{max(param.opts, key=len)}: {want}, got {found!r}{near}"
+    if isinstance(error, typer.BadParameter) and param is not None and param.opts[0].startswith("-"):
+        return _value_message(error.message, param.opts, words) or message
+    for pattern, ours in SENTENCES:
+        message = pattern.sub(ours, message)
     return message
+
+
+def _option_message(option: str, message: str, details: Mapping[str, Any]) -> str:
+    """Name an option that there is not, and the nearest by its letters, or one whose value is missing."""
+    from heddle.core import meant, nearest
+
+    if "possibilities" not in details:
+        return f"{option}: {'want a value, got none' if 'requires' in message else 'takes no value'}"
+    names = {name.lstrip("-"): name for name in details["possibilities"] or ()}
+    near = nearest(option.lstrip("-"), names)
+    return f"no such option: {option}{meant(names[near]) if near else ''}"
+
+
+def _value_message(message: str, opts: Sequence[str], words: Sequence[str]) -> str | None:
+    """Say what an option wants and what was typed; None for what the parser says in other words than we know."""
+    from heddle.core import hint
+
+    for pattern, ours in WANTED:
+        if pattern.search(message):
+            want = pattern.sub(ours, message).replace("'", "")
+            found = _value(opts, words)
+            near = hint(found, want.removeprefix("want one of ").split(", ")) if "one of" in want else ""
+            return f"{max(opts, key=len)}: {want}, got {found!r}{near}"
+    return None
+
+
+def _command(command: TyperCommand | TyperGroup, words: Sequence[str]) -> TyperCommand | TyperGroup:
+    """Return the command that the words name, or the last group of it."""
+    for word in words:
+        if isinstance(command, TyperGroup) and word in command.commands:
+            command = cast("TyperCommand | TyperGroup", command.commands[word])
+    return command
 
 
 def _value(opts: Sequence[str], words: Sequence[str]) -> str:
@@ -58,11 +94,8 @@ def typed_names(error: "HeddleError", command: TyperCommand | TyperGroup, words:
     """Return the message of an error, with fields under the names of the options that the command has for them."""
     from heddle.core import ConfigError
 
-    for word in words:
-        if isinstance(command, TyperGroup) and word in command.commands:
-            command = cast("TyperCommand | TyperGroup", command.commands[word])
-    named = [(str(param.name).rstrip("_"), max(param.opts, key=len)) for param in command.params]
-    options = {name: option for name, option in named if option.startswith("-")}
+    named = [(str(param.name).rstrip("_"), max(param.opts, key=len)) for param in _command(command, words).params]
+    options = {RENAMED.get(name, name): option for name, option in named if option.startswith("-")}
     message = str(error)
     field = error.field if isinstance(error, ConfigError) else message.partition(": ")[0]
     name, _, inner = field.partition(".")

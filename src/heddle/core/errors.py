@@ -65,7 +65,7 @@ class MissingExtra(HeddleError):
 
 
 ALIASES = {"gpu": "cuda", "nvidia": "cuda", "adam": "adamw", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-CLOSE = 0.65  # of difflib: one letter in three may differ, so that `mamba` is no `llama`
+CLOSE = 0.7  # of difflib: one letter in four may differ, so that `mamba` is no `llama`, and `gpu` no `cpu`
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -77,7 +77,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     if name.lower() in ALIASES:
         meant_by_alias = [each for each in names if each.split(":")[0] == ALIASES[name.lower()]]
         return meant_by_alias[0] if meant_by_alias else None
-    close = difflib.get_close_matches(name[:80], names, n=1, cutoff=CLOSE)
+    swapped = [each for each in names if sorted(each) == sorted(name)]  # in short names, too
+    close = swapped or difflib.get_close_matches(name[:80], names, n=1, cutoff=CLOSE)
     return close[0] if close else None
 
 

@@ -24,7 +24,6 @@ from heddle.checkpoints.store import (
 from heddle.core import (
     ConfigError,
     DamageError,
-    HeddleError,
     UsageError,
     decode,
     diff,
@@ -231,7 +230,7 @@ def _removed_on_error(env: RunEnvironment) -> Iterator[None]:
     """Remove the folder of a new run that an error kept from beginning."""
     try:
         yield
-    except HeddleError:
+    except Exception:
         begun = any((env.folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
         if env.processes.is_main and not begun:
             shutil.rmtree(env.folder, ignore_errors=True)

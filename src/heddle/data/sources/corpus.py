@@ -359,4 +359,6 @@ READERS: dict[str, FileReader] = {
 
 def corpus_for(path: str) -> CorpusConfig:
     """Return a corpus for a path."""
+    if not path.strip():
+        raise ConfigError("data", want="a file, a folder or a pattern such as '*.txt'", got=path)
     return CorpusConfig(sources=(source_for(path),))
