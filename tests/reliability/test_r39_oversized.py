@@ -1,6 +1,7 @@
 """R39: requests that are too large are refused before the work, within a second, by the name of what is too large."""
 
 import json
+import resource
 import time
 from pathlib import Path
 
@@ -53,6 +54,54 @@ def test_too_large_a_request_is_refused_before_the_work(
     assert time.thread_time() - start < 1.0
     message = capsys.readouterr().err
     assert message.startswith(f"heddle: {want}") and message.count("\n") == 1, message
+
+
+HUGE = [1025, 10**4, 10**6, 10**9, 10**12, 10**18, 10**30]  # samples and beams; new tokens, from the fourth on
+VERBS = {  # commands that generate, each with the options that have limits
+    "generate": (["generate", "a", "-m", "run"], ("--samples", "--beams", "--max-tokens")),
+    "generate many": (["generate", "a", "b", "-m", "run"], ("--samples", "--beams", "--max-tokens")),
+    "chat": (["chat", "--once", "a", "-m", "run", "--template", "plain"], ("--max-tokens",)),
+    "translate": (["translate", "text.txt", "-m", "run"], ("--beams", "--max-tokens")),
+    "translate mbr": (["translate", "text.txt", "-m", "run", "--choose", "mbr"], ("--samples", "--max-tokens")),
+}
+
+
+def refused(words: list[str], want: str, capsys: pytest.CaptureFixture[str]) -> float:
+    """Return the seconds that a refusal takes."""
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.thread_time()
+    assert main(words) == 2, words
+    seconds = time.thread_time() - start
+    message = capsys.readouterr().err
+    assert message.startswith(f"heddle: {want}") and message.count("\n") == 1, message
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10, words  # kilobytes
+    return seconds
+
+
+@pytest.mark.full
+def test_r39_full(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("llguidance")
+    save_run(Path("run"))
+    monkeypatch.setattr("heddle.decoding.runtime.prefill.prepare_prefill", lambda *_: pytest.fail("worked"))
+    took = []
+    for words, options in VERBS.values():
+        for option in options:
+            for number in HUGE[3:] if option == "--max-tokens" else HUGE:
+                took.append(refused([*words, option, str(number)], f"{option}: want at most", capsys))
+    generate = ["generate", "a", "-m", "run"]
+    for count in (501, 1000, 5000, 20_000):
+        names = [f"key{i}" for i in range(count)]
+        flat = {"type": "object", "properties": {name: {"type": "integer"} for name in names}}
+        nested = {"anyOf": [{"type": "array", "items": flat}, {"$ref": "#/$defs/x"}], "$defs": {"x": flat}}
+        for schema in (flat, flat | {"required": names}, nested):
+            Path("huge.json").write_text(json.dumps(schema))
+            took.append(refused([*generate, "--schema", "huge.json"], "--schema: want at most 500 properties", capsys))
+    for text in (*AMBIGUOUS, FILES["ambiguous.lark"]):
+        Path("huge.lark").write_text(text)
+        took.append(refused([*generate, "--grammar", "huge.lark"], "--grammar: want no rule that splits", capsys))
+    for length in (100_001, 10**6):
+        took.append(refused([*generate, "--regex", "a" * length], "--regex: want at most 100,000 char", capsys))
+    print(f"R39: {len(took)} oversized requests refused, the slowest in {max(took):.2f} s of CPU time")
+    assert max(took) < 1.0
 
 
 def test_a_schema_that_the_library_cannot_follow_is_named(capsys: pytest.CaptureFixture[str]) -> None:
