@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, Unpack, get_args
+from typing import Any, NamedTuple, TypeVar, Unpack, get_args, overload
 
 import torch
 from jaxtyping import Float
@@ -131,7 +131,7 @@ class LM:
     def _ids_config(self, options: GenerationOptions) -> GenerationConfig:
         for name in ("stop", "rules", "draft"):
             if name in options:
-                raise UsageError(f"{name}: want it with lm.generate, which generates text")
+                raise UsageError(f"{name}: only used by lm.generate, which generates text")
         if self._tokenizer is not None:
             return with_special_tokens(self.writer().generation_config(options), self._tokenizer)
         config = generation_config(options)
@@ -191,21 +191,44 @@ class LM:
             save_run(self.model, self._tokenizer, self.origin.template, Path(path), self.origin.words)
         return Path(path)
 
+    @overload
+    def score(  # type: ignore[overload-overlap]  # to a type checker, a text is a sequence of texts
+        self,
+        texts: str,
+        *,
+        source: str | Sequence[str] | None = None,
+        context: str | Sequence[str] | None = None,
+        **reading: Unpack[ScoringOptions],
+    ) -> TextScore: ...
+
+    @overload
     def score(
         self,
         texts: Sequence[str],
         *,
-        source: Sequence[str] | None = None,
-        context: Sequence[str] | None = None,
+        source: str | Sequence[str] | None = None,
+        context: str | Sequence[str] | None = None,
         **reading: Unpack[ScoringOptions],
-    ) -> list[TextScore]:
-        """Return the log-probability of each text as the beginning of a document, by token and by word.
+    ) -> list[TextScore]: ...
+
+    def score(
+        self,
+        texts: str | Sequence[str],
+        *,
+        source: str | Sequence[str] | None = None,
+        context: str | Sequence[str] | None = None,
+        **reading: Unpack[ScoringOptions],
+    ) -> TextScore | list[TextScore]:
+        """Return the log-probability of a text, or of each of a list, as the beginning of a document.
 
         An encoder-decoder needs the source of each. An encoder gives the pseudo-log-likelihood: each token masked in
         turn. With a `context` for each, the text that directly follows it is scored: begin it with the space between
         them. The other options are those of `ScoringOptions`: window and stride of a language model, what to mask for
         an encoder, which spaces a word includes.
         """
+        if isinstance(texts, str):
+            alone = [each if each is None or not isinstance(each, str) else [each] for each in (source, context)]
+            return self.score([texts], source=alone[0], context=alone[1], **reading)[0]
         given = as_texts("score", texts)
         contexts = [""] * len(given) if context is None else _each("context", context, len(given))
         sources = [None] * len(given) if source is None else _each("source", source, len(given))
@@ -238,7 +261,7 @@ class LM:
         """Return the context of a forward pass: with the encoded sources, if the model reads any."""
         if not self.model.reads_source:
             if source is not None:
-                raise UsageError("logits: want no source, for this model has no encoder-decoder")
+                raise UsageError("logits: want no source, because this model is no encoder-decoder")
             return Context()
         if source is None or len(source) != rows:
             found = "none" if source is None else str(len(source))
@@ -248,11 +271,14 @@ class LM:
         return Context(memory=self.model.encode(*pad_rows(read, next(self.model.parameters()).device)))
 
     @torch.no_grad()
-    def embed(self, texts: Sequence[str]) -> Float[Tensor, "batch width"]:
-        """Return an embedding of each text: the mean of the last layer's vectors over its tokens and its beginning.
+    def embed(self, texts: str | Sequence[str]) -> Float[Tensor, " width"] | Float[Tensor, "batch width"]:
+        """Return an embedding of a text, or of each of a list: the mean of the last layer's vectors over its tokens
+        and its beginning.
 
         With an encoder-decoder it is the mean of the encoder's output, the end token included.
         """
+        if isinstance(texts, str):
+            return self.embed([texts])[0]
         given = as_texts("embed", texts)
         if not given:
             raise UsageError("embed: want one or more texts")

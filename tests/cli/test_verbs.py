@@ -144,7 +144,9 @@ def test_evaluate_lets_a_recurrent_model_read_on(here: Path, capsys: pytest.Capt
     assert carried["tokens"] == forgetting["tokens"] and carried["nats"] != forgetting["nats"]
     assert carried["window"] is None
     assert "the state carried" in say(capsys, "evaluate", "--data", "held.txt", "--carry")
-    assert "carry: want no window" in say(capsys, "evaluate", "--data", "held.txt", "--carry", "--window", "9", code=2)
+    assert "--carry: reads everything in order; leave out --window and --stride" in say(
+        capsys, "evaluate", "--data", "held.txt", "--carry", "--window", "9", code=2
+    )
 
 
 def test_evaluate_tells_a_transformer_that_it_cannot_carry(run: str, capsys: pytest.CaptureFixture[str]) -> None:

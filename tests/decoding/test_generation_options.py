@@ -2,7 +2,7 @@
 
 import pytest
 
-from heddle.core import ConfigError, kinds
+from heddle.core import ConfigError, HeddleError, kinds
 from heddle.decoding import GenerationOptions, generation_config
 from heddle.decoding.generation import (
     ContrastiveSearch,
@@ -66,17 +66,17 @@ def test_amounts_and_penalties_are_kept() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beams": 2, "temperature": 1.0}, "temperature: want 0 with several beams"),
-        ({"beams": 2, "top_k": 5}, "top_k: want none with several beams"),
-        ({"beams": 2, "contrast": 0.5}, "contrast: want none with several beams"),
+        ({"beams": 2, "temperature": 1.0}, "temperature: want 0 with beam search"),
+        ({"beams": 2, "top_k": 5}, "top_k: want none with beam search"),
+        ({"beams": 2, "contrast": 0.5}, "contrast: want none with beam search"),
         ({"beams": 2, "samples": 3}, "samples: want at most the 2 beams"),
         ({"beams": 5, "groups": 2}, "groups: want a number that divides the 5 beams"),
         ({"beams": 4, "diversity": 0.5}, "diversity: want 0 where all beams are one group"),
-        ({"length_penalty": 1.0}, "length_penalty: want it with several beams only"),
+        ({"length_penalty": 1.0}, "length_penalty: only used by beam search; set `beams` to 2 or more"),
         ({"contrast": 0.5, "temperature": 1.0}, "temperature: want 0 with contrast"),
         ({"contrast": 0.5, "top_p": 0.9}, "top_p: want none with contrast"),
         ({"contrast": 0.5, "samples": 2}, "samples: want 1 with contrast"),
-        ({"samples": 2}, "samples: want 1 where nothing is drawn"),
+        ({"samples": 2}, "samples: want 1 unless tokens are sampled"),
         ({"temperature": 0.0, "top_k": 5}, "top_k: want none with temperature 0"),
         ({"temperature": 0, "top_p": 0.9}, "top_p: want none with temperature 0"),
         ({"temperature": 0, "top_p": 1.5}, "top_p: want more than 0 and at most 1"),
@@ -92,7 +92,7 @@ def test_amounts_and_penalties_are_kept() -> None:
     ],
 )
 def test_words_that_contradict_each_other_are_refused(options: GenerationOptions, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(HeddleError, match=message):
         generation_config(options)
 
 

@@ -78,7 +78,7 @@ def test_what_cannot_be_is_refused_at_build() -> None:
         replace(config, outputs=(MaskedTokenOutputConfig(), MaskedTokenOutputConfig()))
     with pytest.raises(ConfigError, match="name: want small letters"):
         EmbeddingOutputConfig(name="a.b")
-    with pytest.raises(ConfigError, match="vocab: want none, for the inputs are images"):
+    with pytest.raises(ConfigError, match="vocab: want none, because the inputs are images"):
         replace(config, embedding=PatchEmbeddingConfig()).build()
     with pytest.raises(ConfigError, match="vocab: want the number of token ids"):
         replace(config, vocab=None).build()

@@ -69,6 +69,8 @@ def _tokenizer(name: str | None, corpus: "CorpusConfig") -> "Tokenizer":
     if name is None:
         return BpeTokenizer().train(corpus.sample())
     path = Path(name)
+    if path.suffix == ".json" and not path.exists():
+        raise UsageError(f"{name}: no such file")
     if path.is_file() and path.suffix == ".json":
         return load_tokenizer(path)
     found = find_source(name).tokenizer()

@@ -83,11 +83,11 @@ def _run(options: opts.Options) -> int:
 
     words, file, json_ = options["prompts"] or [], options["file"], options["json_"]
     if words and file is not None:
-        raise UsageError("file: want either a file of prompts or prompts as arguments, got both")
+        raise UsageError("--file: give prompts as arguments or in a file, not both")
     if options["logprobs"] is not None and not json_:
-        raise UsageError("logprobs: want --json with it")
+        raise UsageError("--logprobs requires --json")
     if options["records"] and file is None:
-        raise UsageError("records: want --file with it")
+        raise UsageError("--records requires --file")
     if len(words) > 1 and "-" in words:
         raise UsageError("prompt: want - alone, since standard input is one prompt; --file - reads one prompt per line")
     if words == ["-"] or (not words and file is None and stdin_is_piped()):

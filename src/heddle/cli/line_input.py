@@ -87,8 +87,12 @@ def name_of(file: str) -> str:
 
 @contextmanager
 def valid_lines(file: str, line_errors: LineErrors) -> Iterator[Iterator[InputLine]]:
-    """Open the valid lines, blank ones too; a missing file is reported before a model is loaded."""
+    """Open the valid lines, blank ones too; a missing or empty file is reported before a model is loaded."""
+    from heddle.core import UsageError
+
     with open_input(file) as stream:
+        if Path(file).is_file() and not Path(file).stat().st_size:
+            raise UsageError(f"{file}: an empty file; want one line or more")
         yield _good(stream, file, line_errors)
 
 

@@ -155,8 +155,8 @@ def _check_no_model(
     others = (("ending", ending is not TextEnding.DOCUMENT), *flags.items())
     for name, value in (("model", model), ("weight", common), *others):
         if value:
-            wanted = "NAME=W" if name == "weight" else "none"
-            raise UsageError(f"{name}: want {wanted} beside --no-model, since there is no model")
+            only = "; only --weight NAME=W has one" if name == "weight" else ""
+            raise UsageError(f"--{name} has no effect with --no-model{only}")
 
 
 def _form(words: str | None) -> "NormalizerConfig | None":

@@ -67,7 +67,8 @@ def _refuse_taken(cls: type[Config], kind: str) -> None:
     taken = [kinds(one)[kind] for one in families if kind in kinds(one)]
     for own in taken if not cls.__module__.startswith("heddle.") else ():
         if own.__module__.startswith("heddle."):
-            raise ConfigError(f"{cls.__name__}.kind", want=f"a new name, for the library has {own.__name__}", got=kind)
+            want = f"a new name, because the library has {own.__name__}"
+            raise ConfigError(f"{cls.__name__}.kind", want=want, got=kind)
 
 
 def kinds(family: type[T]) -> dict[str, type[T]]:
@@ -138,7 +139,7 @@ def _check_depth(path: str, depth: int) -> None:
 
 def _fields(hints: Mapping[str, Any]) -> str:
     """Say which fields there are."""
-    return f"one of {', '.join(hints)}" if hints else "nothing, for it has no settings"
+    return f"one of {', '.join(hints)}" if hints else "nothing, because it has no settings"
 
 
 def _inner(path: str, key: object) -> str:

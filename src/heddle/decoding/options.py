@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, TypedDict, get_args
 
-from heddle.core import ConfigError, kinds, nearest
+from heddle.core import ConfigError, UsageError, kinds, nearest
 from heddle.decoding.generation import (
     ContrastiveSearch,
     DecodingStrategy,
@@ -84,9 +84,9 @@ def generation_config(options: GenerationOptions) -> GenerationConfig:
         **{name: given[name] for name in AMOUNTS if name in given},
     )
     if config.compile == "on" and not strategy.compiles:
-        raise ConfigError("compile", want="auto or off with beams or contrast, which go step by step", got="on")
+        raise ConfigError("compile", want="auto or off with beams or contrast, which decode step by step", got="on")
     if config.samples > 1 and strategy.max_samples == 1:
-        raise ConfigError("samples", want="1 where nothing is drawn; temperature=1 draws", got=config.samples)
+        raise ConfigError("samples", want="1 unless tokens are sampled; set `temperature` to 1", got=config.samples)
     return config
 
 
@@ -111,7 +111,7 @@ def _compile(word: object) -> Compile:
     for known in get_args(Compile):
         if word == known:
             return known  # type: ignore[no-any-return]
-    raise ConfigError("compile", want=" or ".join(get_args(Compile)), got=word)
+    raise ConfigError("compile", want=f"one of {', '.join(get_args(Compile))}", got=word)
 
 
 def _strategy(given: Given) -> DecodingStrategy:
@@ -119,13 +119,13 @@ def _strategy(given: Given) -> DecodingStrategy:
     if "strategy" in given:
         return _own_strategy(given)
     if given.get("beams", 1) != 1:
-        _refuse_sampling(given, "several beams, which draw nothing", ("contrast", *FILTERS))
+        _refuse_sampling(given, "beam search, which samples nothing", ("contrast", *FILTERS))
         return BeamSearch(beams=given["beams"], **{name: given[name] for name in BEAMS if name in given})
     for name in BEAMS:
         if given.get(name, BeamSearch.__dict__[name]) != BeamSearch.__dict__[name]:
-            raise ConfigError(name, want="it with several beams only", got=given[name])
+            raise UsageError(f"{name}: only used by beam search; set `beams` to 2 or more")
     if "contrast" in given:
-        _refuse_sampling(given, "contrast, which draws nothing", ("top_p", "min_p", "typical"))
+        _refuse_sampling(given, "contrast, which samples nothing", ("top_p", "min_p", "typical"))
         return ContrastiveSearch(**{name: given[name] for name in ("contrast", "top_k") if name in given})
     filters = {name: given[name] for name in FILTERS if name in given}
     temperature = given.get("temperature", float(bool(filters)))
@@ -133,7 +133,7 @@ def _strategy(given: Given) -> DecodingStrategy:
         MultinomialSampling(**filters)
         for name, value in filters.items():
             if name not in NEUTRAL or value != NEUTRAL[name]:
-                raise ConfigError(name, want="none with temperature 0, which draws nothing", got=value)
+                raise ConfigError(name, want="none with temperature 0, which samples nothing", got=value)
         return GreedySearch()
     if not temperature > 0:
         raise ConfigError("temperature", want="0 or more", got=temperature)

@@ -24,11 +24,11 @@ from heddle.checkpoints.store import (
 from heddle.core import (
     ConfigError,
     DamageError,
-    HeddleError,
     UsageError,
     decode,
     diff,
     encode,
+    fields_of,
     hint,
     nearest,
     override,
@@ -46,6 +46,7 @@ from heddle.training.run_config import RunConfig
 from heddle.training.setup import RunEnvironment, set_up
 
 OLD_LOCK = ".lock"  # a file that earlier versions locked instead of the folder
+WARMUP, MICRO_BATCH = "training.schedule.warmup", "training.micro_batch"
 
 log = logging.getLogger("heddle")
 
@@ -125,7 +126,7 @@ def _refuse_damage(path: Path, config: RunConfig, saved: tuple[dict[str, Any], s
     """Refuse a config that is not as it was written, by the fields that differ from the checkpoint's."""
     fix = "if the edit is yours, delete the key checksum"
     if saved is None:
-        raise DamageError(f"{path}: changed since it was written, for its checksum does not fit; {fix}")
+        raise DamageError(f"{path}: changed since it was written: its checksum does not fit; {fix}")
     for change in diff(decode(RunConfig, saved[0]), config):
         if not any(change.path == one or change.path.startswith(f"{one}.") for one in given):
             raise DamageError(
@@ -158,7 +159,21 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
         given.append(path)
     for path in given:
         if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
-            raise ConfigError(path, want="nothing, for model and tokenizer come with init", got=path)
+            raise ConfigError(path, want="nothing, because model and tokenizer come with init", got=path)
+    return _fit_training(config, given)
+
+
+def _fit_training(config: RunConfig, given: list[str]) -> RunConfig:
+    """Refuse a warm-up as long as the run if it was given; a recipe's micro-batch is at most the batch that was given.
+
+    A recipe's own warm-up may be longer: a few steps of it are a trial.
+    """
+    training = config.training
+    warmup, micro = fields_of(training.schedule).get("warmup"), training.micro_batch
+    if WARMUP in given and isinstance(warmup, int) and warmup >= training.steps:
+        raise ConfigError(WARMUP, want=f"less than training.steps, {training.steps}", got=warmup)
+    if "training.batch" in given and MICRO_BATCH not in given and micro is not None and micro > training.batch:
+        return override(config, MICRO_BATCH, training.batch)
     return config
 
 
@@ -215,7 +230,7 @@ def _removed_on_error(env: RunEnvironment) -> Iterator[None]:
     """Remove the folder of a new run that an error kept from beginning."""
     try:
         yield
-    except HeddleError:
+    except Exception:
         begun = any((env.folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
         if env.processes.is_main and not begun:
             shutil.rmtree(env.folder, ignore_errors=True)

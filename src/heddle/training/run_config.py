@@ -18,6 +18,10 @@ from heddle.training.callbacks import CallbackConfig, NoWindowWarmupConfig, Wind
 from heddle.training.loop import ActivationCheckpointing, GuardConfig, Reduction
 from heddle.training.optimizers import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig, WeightAverageConfig
 
+MOST_THREADS = 1024  # more than that end a process rather than speed it up
+
+check_threads = within(f"at most {MOST_THREADS:,}", lambda number: number <= MOST_THREADS)
+
 
 @settings
 class TrainingConfig(Config):
@@ -123,8 +127,9 @@ class HardwareConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype == "float16":
-            raise ConfigError("dtype", want="bfloat16, for float16 would need its losses scaled", got=self.dtype)
+            raise ConfigError("dtype", want="bfloat16, because float16 would need its losses scaled", got=self.dtype)
         check_at_least(0, workers=self.workers)
+        check_threads(workers=self.workers, threads=self.threads)
 
     def choose(self) -> Hardware:
         """Decide device and dtype; on a GPU, make it the current device. Set the threads that were chosen."""
@@ -237,4 +242,4 @@ class RunConfig(Config):
         elif self.training.micro_batch is not None and self.training.micro_batch < self.training.batch:
             why = "several micro-batches a step"
         if why is not None:
-            raise ConfigError("hardware.compile", want=f"on, auto or off, for {why}", got="graphs")
+            raise ConfigError("hardware.compile", want=f"on, auto or off, because {why}", got="graphs")

@@ -71,9 +71,16 @@ def parse_yaml(text: str, name: str = "yaml") -> Any:
     try:
         data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
-        raise ConfigError(name, want="valid YAML", got=first_line(error)) from None
+        raise ConfigError(name, want="valid YAML", got=_yaml_fault(error)) from None
     _refuse_half_characters(text, data, name)
     return data
+
+
+def _yaml_fault(error: Exception) -> str:
+    """Say what is wrong with a YAML text, and where."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None or error.problem_mark is None:
+        return first_line(error)
+    return f"{error.problem} in line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
 
 
 def parse_json(text: str, name: str = "json") -> Any:
@@ -116,6 +123,8 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: want a file, found a folder") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
 
@@ -133,10 +142,14 @@ def parse_table(text: str, name: str) -> dict[str, Any]:
     return found
 
 
-def read_config(path: Path) -> Any:
+def read_config(path: Path) -> dict[str, Any]:
     """Read a YAML or JSON file as plain data, chosen by its ending."""
     parse = parse_json if path.suffix == ".json" else parse_yaml
-    return parse(read_text(path, LONGEST_CONFIG), str(path))
+    data = parse(read_text(path, LONGEST_CONFIG), str(path))
+    if not isinstance(data, dict):
+        found = "an empty file" if data is None else brief(data)
+        raise UsageError(f"{path}: want a table of settings, as heddle train --print writes it, found {found}")
+    return data
 
 
 def parse_overrides(words: Iterable[str], several: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, Any]]:
@@ -185,7 +198,7 @@ def check_writable(path: Path) -> None:
         path.lstat()  # a name that is too long fails here
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")
+        raise UsageError(f"{path}: cannot be made, because {nearest} is no folder to write in")
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -189,7 +189,7 @@ class CorpusConfig(Config):
         if not self.sources:
             raise ConfigError("sources", want="at least one", got="none")
         if self.template is not None and not self.chats:
-            raise ConfigError("template", want="null, for no source is of the kind chat", got=self.template)
+            raise ConfigError("template", want="null, because no source is of the kind chat", got=self.template)
 
     @property
     def every(self) -> Sources:
@@ -359,4 +359,6 @@ READERS: dict[str, FileReader] = {
 
 def corpus_for(path: str) -> CorpusConfig:
     """Return a corpus for a path."""
+    if not path.strip():
+        raise ConfigError("data", want="a file, a folder or a pattern such as '*.txt'", got=path)
     return CorpusConfig(sources=(source_for(path),))

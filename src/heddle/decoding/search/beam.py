@@ -37,6 +37,7 @@ from heddle.decoding.generation import (
     StepOutput,
     TokenLogprobs,
     all_samples,
+    check_rows,
     chosen_logprobs,
     process_logits,
 )
@@ -62,6 +63,7 @@ class BeamSearch(DecodingStrategy):
 
     def __post_init__(self) -> None:
         check_at_least(1, beams=self.beams)
+        check_rows(beams=self.beams)
         if not abs(self.length_penalty) <= 10:  # beyond it, long rows overflow
             raise ConfigError("length_penalty", want="a number from -10 to 10, such as 1", got=self.length_penalty)
         if not 0 <= self.coverage < math.inf:
@@ -73,7 +75,7 @@ class BeamSearch(DecodingStrategy):
         if self.diversity and self.groups == 1:
             raise ConfigError("diversity", want="0 where all beams are one group", got=self.diversity)
         if self.groups > 1 and not self.diversity:
-            raise ConfigError("diversity", want="above 0, for otherwise all groups find the same", got=0)
+            raise ConfigError("diversity", want="above 0, because otherwise all groups find the same", got=0)
 
     @property
     def max_samples(self) -> int:
@@ -107,7 +109,7 @@ class BeamSearch(DecodingStrategy):
     def complete(self, job: GenerationJob) -> list[list[Completion]]:
         """Return the best sequences of each request, best first; fewer than `samples` where no more were found."""
         if job.should_stop is not None:
-            raise UsageError("stop: want none with several beams, which end at the end token alone")
+            raise UsageError("stop: want none with beam search, which ends only at the end token")
         found = _search(job, self)
         if job.config.alternatives is None:
             return found

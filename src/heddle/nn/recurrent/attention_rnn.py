@@ -94,7 +94,8 @@ class DotAlignmentConfig(AlignmentConfig):
 
     def build(self, hidden: int, memory: int) -> Alignment:
         if hidden != memory:
-            raise ConfigError("alignment", want=f"general, for {hidden} and {memory} features do not match", got="dot")
+            want = f"general, because {hidden} and {memory} features do not match"
+            raise ConfigError("alignment", want=want, got="dot")
         return DotAlignment(memory)
 
 
@@ -193,7 +194,7 @@ class AttentionRNNConfig(CrossConfig):
 
     def build(self, width: int, place: Place) -> "AttentionRNN":
         if place.memory is None:
-            raise ConfigError("plan", want=f"{self.cell.kind}, for there is no encoder to attend to", got=self.kind)
+            raise ConfigError("plan", want=f"{self.cell.kind}, because there is no encoder to attend to", got=self.kind)
         return AttentionRNN(width, place.memory, self, place)
 
 

@@ -53,7 +53,7 @@ def make_constraints(
             raise ConfigError(name, want="a text" if name != "schema" else "a text or a table", got=value)
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise ConfigError(named[1], want=f"no other grammar beside {named[0]}", got=given[named[1]])
+        raise ConfigError(named[1], want=f"only one of `{named[0]}` and `{named[1]}`", got=given[named[1]])
     chosen: GrammarConfig | None = None
     if regex is not None:
         chosen = RegexGrammar(pattern=regex)
