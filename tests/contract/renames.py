@@ -52,13 +52,18 @@ METRICS: dict[str, str] = {"rate": "learning_rate"}
 
 # What came, went, or got another value (here with the new one), by category: configs, recipes, options, public,
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
-_CSV = "source/csv .path .text .target .delimiter .longest"
+TRANSLATION = ("translate", "translate_attention", "translate_lstm")
+_PARALLEL = {"kind": "parallel", "source": "train.en", "target": "train.de", "longest": 1 << 20, "encoding": None}
+_CHAT = {"kind": "chat", "path": "train.jsonl", "turns": None, "first": "user", "longest": 1 << 24, "encoding": None}
+_CSV = "source/csv .path .text .target .delimiter .longest .encoding"
 ADDED: dict[str, list[str]] = {
     "configs": [
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
+        *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
         "table of format dtype vocab.lost",
     ],
+    "recipes": [f"{recipe}: data.split.source.encoding" for recipe in TRANSLATION],
     "public": ["LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"],
 }
 REMOVED: dict[str, list[str]] = {}
@@ -77,7 +82,9 @@ CHANGED: dict[str, dict[str, Any]] = {
         "training.reduction": ["fast|deterministic", "fast"],
     },
     "recipes": {
-        **{f"{recipe}: format": 3 for recipe in (*RECIPES, "translate", "translate_attention", "translate_lstm")},
+        **{f"{recipe}: format": 3 for recipe in (*RECIPES, *TRANSLATION)},
+        **{f"{recipe}: data.sources": [_PARALLEL] for recipe in TRANSLATION},
+        "finetune: data.sources": [_CHAT],
         **{f"{recipe}: data.split.kind": "auto" for recipe in RECIPES if recipe != "finetune"},
         **{f"{recipe}: data.split.fraction": None for recipe in RECIPES if recipe != "finetune"},
     },

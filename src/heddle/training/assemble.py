@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from heddle.checkpoints import Source
-from heddle.core import ConfigError, DataError, UsageError, encode, replace
+from heddle.core import ConfigError, DataError, UsageError, replace
 from heddle.core.system import choose_hardware
 from heddle.data.rows import MixedPlan, RowPlan, measured_text
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
@@ -118,7 +118,7 @@ def _prepared(
         return _ready(corpus.prepared, tokenizer)
     chat_encoder = corpus.chat_encoder(tokenizer, template)
     marks = [tokenizer.fingerprint, *([] if chat_encoder is None else [chat_encoder.template])]
-    words = json.dumps([encode(corpus), *marks], sort_keys=True)
+    words = json.dumps([corpus.identity(), *marks], sort_keys=True)
     folder = root / hashlib.sha256(words.encode()).hexdigest()[:16]
     return prepare(corpus, tokenizer, folder, on_progress, template)
 

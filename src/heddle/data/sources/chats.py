@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from heddle.core import part
+from heddle.core.system import check_encoding
 from heddle.data.sources.decompress import file_stamp, find_files
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, Turns
 from heddle.data.sources.readers import JSON, check_longest
@@ -32,14 +33,16 @@ class ChatSource(SourceConfig):
     turns: str | None = None
     first: Literal["user", "assistant"] = "user"
     longest: int = LONGEST
+    encoding: str | None = None  # None: UTF-8, or as a byte-order mark says
 
     def __post_init__(self) -> None:
         check_longest(self.longest)
+        check_encoding(self.encoding)
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line, or each element of an array."""
         for path in find_files(self.path, *JSON):
-            for origin, raw in numbered(path, self.longest, counter):
+            for origin, raw in numbered(path, self.longest, counter, self.encoding):
                 row = parse_row(raw)
                 turns = row if isinstance(row, SkipReason) else self._turns(row)
                 if isinstance(turns, SkipReason):

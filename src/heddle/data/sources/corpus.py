@@ -4,9 +4,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, replace, settings
+from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, encode, key, part, replace, settings
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
@@ -172,6 +172,12 @@ class CorpusConfig(Config):
     def every(self) -> Sources:
         """Return all sources, the one that is held out included."""
         return (*self.sources, self.split.source) if isinstance(self.split, FileSplit) else self.sources
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells the corpus from others, as plain data."""
+        held = {"source": self.split.source.identity()} if isinstance(self.split, FileSplit) else {}
+        sources = [source.identity() for source in self.sources]
+        return encode(self) | {"sources": sources, "split": encode(self.split) | held}
 
     def resolve(self) -> Self:
         """Return the corpus with the split that its own stands for."""

@@ -5,15 +5,15 @@ import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import Config
+from heddle.core import Config, encode
 
 CONTROLS = bytes(b for b in range(32) if b not in b"\t\n\v\f\r\b\x1b") + b"\x7f"
 CONTROL_SHARE = 0.1  # beyond this share of control characters a document is not text
@@ -165,7 +165,18 @@ class DocumentsChecksum:
 
 
 class SourceConfig(Config):
-    """Family of sources: where documents come from."""
+    """Family of sources: where documents come from.
+
+    later_fields: those that came after the first version; at their defaults, fingerprints are as they were without.
+    """
+
+    later_fields: ClassVar[tuple[str, ...]] = ("encoding",)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells the source from others, as plain data."""
+        defaults = {field.name: field.default for field in fields(self)}  # type: ignore[arg-type]
+        plain = encode(self)
+        return {k: v for k, v in plain.items() if k not in self.later_fields or v != defaults[k]}
 
     @abstractmethod
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
@@ -210,7 +221,7 @@ def read_bytes(raw: bytes) -> str | SkipReason:
     if len(raw) - len(raw.translate(None, CONTROLS)) > CONTROL_SHARE * len(raw):
         return SkipReason.BINARY
     try:
-        text = raw.decode()
+        text = raw.replace(b"\r\n", b"\n").decode()  # line ends of Windows are no text
     except UnicodeDecodeError:
         return SkipReason.NOT_UTF8
     return SkipReason.EMPTY if not text or text.isspace() else text

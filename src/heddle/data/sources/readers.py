@@ -5,6 +5,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from heddle.core import ConfigError, DataError, part
+from heddle.core.system import check_encoding
 from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, read_bytes
 from heddle.data.sources.records import (
@@ -45,9 +46,11 @@ class TextSource(SourceConfig):
     split: Split = "file"
     pattern: str = "*"
     longest: int = LONGEST
+    encoding: str | None = None  # None: UTF-8, or as a byte-order mark says
 
     def __post_init__(self) -> None:
         check_longest(self.longest)
+        check_encoding(self.encoding)
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield the documents of each file in the order of names."""
@@ -56,7 +59,7 @@ class TextSource(SourceConfig):
         for path in paths:
             name, seen_before, first = printable_path(path), counter.seen, ""
             try:
-                with open_text(path) as stream:
+                with open_text(path, self.encoding) as stream:
                     for place, raw in text_records(stream, self.split, self.longest):
                         counter.see()
                         text = read_bytes(raw)
@@ -90,15 +93,17 @@ class JsonlSource(SourceConfig):
     text: str = "text"
     target: str | None = None
     longest: int = 1 << 24
+    encoding: str | None = None  # None: UTF-8, or as a byte-order mark says
 
     def __post_init__(self) -> None:
         check_longest(self.longest)
+        check_encoding(self.encoding)
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line, or each element of an array."""
         fields = [name for name in (self.text, self.target) if name is not None]
         for path in find_files(self.path, *JSON):
-            for origin, raw in numbered(path, self.longest, counter):
+            for origin, raw in numbered(path, self.longest, counter, self.encoding):
                 row = parse_row(raw)
                 if isinstance(row, SkipReason):
                     counter.skip(row, origin)
@@ -118,17 +123,19 @@ class TsvSource(SourceConfig):
     text: int | str = 0
     target: int | str | None = None
     longest: int = 1 << 24
+    encoding: str | None = None  # None: UTF-8, or as a byte-order mark says
 
     def __post_init__(self) -> None:
         check_longest(self.longest)
+        check_encoding(self.encoding)
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line below the header."""
         wanted = [column for column in (self.text, self.target) if column is not None]
         named = any(isinstance(column, str) for column in wanted)
         for path in find_files(self.path, "*.tsv*"):
-            columns = tsv_columns(path, wanted) if named else [int(column) for column in wanted]
-            for origin, raw in numbered(path, self.longest, counter, first=1 + named):
+            columns = tsv_columns(path, wanted, self.encoding) if named else [int(column) for column in wanted]
+            for origin, raw in numbered(path, self.longest, counter, self.encoding, first=1 + named):
                 cells = raw.split(b"\t")
                 values = [read_bytes(cells[c]) if c < len(cells) else SkipReason.MISSING_FIELD for c in columns]
                 yield from document_of(values, origin, counter)
@@ -150,9 +157,11 @@ class CsvSource(SourceConfig):
     target: int | str | None = None
     delimiter: str = ","
     longest: int = 1 << 24
+    encoding: str | None = None  # None: UTF-8, or as a byte-order mark says
 
     def __post_init__(self) -> None:
         check_longest(self.longest)
+        check_encoding(self.encoding)
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
             raise ConfigError("delimiter", want="one character, such as ; or ,", got=self.delimiter)
 
@@ -163,7 +172,7 @@ class CsvSource(SourceConfig):
             name = printable_path(path)
             columns = None if any(isinstance(column, str) for column in wanted) else [int(c) for c in wanted]
             try:
-                with open_text(path) as stream:
+                with open_text(path, self.encoding) as stream:
                     for number, row in csv_rows(stream, self.longest, self.delimiter):
                         if columns is None:
                             columns = find_columns(path, wanted, [cell.strip() for cell in row or []])
@@ -187,9 +196,11 @@ class ParallelSource(SourceConfig):
     source: str
     target: str
     longest: int = 1 << 20
+    encoding: str | None = None  # None: UTF-8, or as a byte-order mark says
 
     def __post_init__(self) -> None:
         check_longest(self.longest)
+        check_encoding(self.encoding)
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield pairs of lines; files of unequal length are refused, for no line of theirs can be trusted."""
@@ -197,7 +208,7 @@ class ParallelSource(SourceConfig):
         for path in (left, right):
             find_files(str(path))
         try:
-            with open_text(left) as one, open_text(right) as two:
+            with open_text(left, self.encoding) as one, open_text(right, self.encoding) as two:
                 lines, others = whole_lines(one, self.longest), whole_lines(two, self.longest)
                 for number, pair in enumerate(zip_longest(lines, others, fillvalue=SkipReason.MISSING_FIELD), 1):
                     counter.see()

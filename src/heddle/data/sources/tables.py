@@ -1,8 +1,8 @@
 """Tables: sources that need the `data` extra. Parquet files, and data sets in the format of the `datasets` library."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from heddle.core import DataError, MissingExtra, UsageError, first_line, part
 from heddle.data.sources.decompress import file_stamp, find_files, printable_path
@@ -26,6 +26,8 @@ class ParquetSource(SourceConfig):
     target: str | None = None
     longest: int = LONGEST
 
+    later_fields: ClassVar[tuple[str, ...]] = ("longest",)
+
     def __post_init__(self) -> None:
         check_longest(self.longest)
 
@@ -46,7 +48,7 @@ class ParquetSource(SourceConfig):
                 counter.see()
                 counter.skip(SkipReason.UNREADABLE, name)
 
-    def _rows(self, table: Any, columns: list[str]) -> Iterator[list[Value]]:
+    def _rows(self, table: Any, columns: list[str]) -> Iterator[Sequence[Value]]:
         """Yield the cells of each row; those of a row group that would fill the memory are too long."""
         for group in range(table.num_row_groups):
             found = table.metadata.row_group(group)
