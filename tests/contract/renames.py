@@ -61,6 +61,7 @@ ADDED: dict[str, list[str]] = {
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
         *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
+        *("tokenizer/pretrained", "tokenizer/pretrained.path", "tokenizer/pretrained.special"),
         "table of format dtype vocab.lost",
     ],
     "recipes": [f"{recipe}: data.split.source.encoding" for recipe in TRANSLATION],

@@ -21,7 +21,7 @@ from heddle.data.rows import StreamRows
 from heddle.data.sources import TailSplit, TextSource
 from heddle.models.presets import PresetConfig
 from heddle.recipes import RECIPES
-from heddle.text.tokenizers import CharacterTokenizer
+from heddle.text.tokenizers import CharacterTokenizer, load_tokenizer
 from heddle.training import ResolvedRun, apply_overrides, new_folder, setup
 
 WORDS = ["training.steps=3", "every.validate=3", "every.sample=100"]
@@ -149,6 +149,30 @@ def test_evaluate_measures_the_text_that_was_held_out_in_training(
     after, said = measured()
     assert after["nats"] != pytest.approx(before["nats"])
     assert said == "heddle: the held-out text has changed since training; what is measured may have been trained on\n"
+
+
+def test_a_given_tokenizer_is_taken_by_every_verb(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tokenizer", "train", "text.txt", "vocab=300", "-o", "mytok"]) == 0
+    wanted = load_tokenizer(Path("mytok")).fingerprint
+    assert main(["data", "prepare", "text.txt", "--tokenizer", "mytok", "-o", "out"]) == 0
+    assert load_tokenizer(Path("out/tokenizer.json")).fingerprint == wanted
+    assert main(["train", "tiny.yaml", "tokenizer=mytok", *WORDS]) == 0
+    assert main(["train", "tiny.yaml", "tokenizer=tiny", "name=by_run", *WORDS]) == 0
+    assert main(["train", "tiny.yaml", "tokenizer=out", "name=by_folder", *WORDS]) == 0
+    for name in ("tiny", "by_run", "by_folder"):
+        assert load_tokenizer(Path("runs", name, "tokenizer.json")).fingerprint == wanted
+    Path("mytok").unlink()
+    assert main(["train", "tiny", "training.steps=4"]) == 0  # the run has its own
+    capsys.readouterr()
+    for word, said in {
+        "tokenizer=mytok.json": "mytok.json: no such file",
+        "tokenizer=bpee": "tokenizer.kind: want one of bpe, byte, character",
+        "tokenizer=text.txt": "text.txt: not a tokenizer",
+    }.items():
+        assert main(["train", "tiny.yaml", "name=none", word, *WORDS]) == 2
+        assert said in capsys.readouterr().err or said in capsys.readouterr().out
+    assert main(["tokenizer", "train", "text.txt", "--kind", "pretrained", "path=x"]) == 2
+    assert "kind: want a tokenizer to train" in capsys.readouterr().err
 
 
 def test_a_bare_path_for_data_finds_its_reader() -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from heddle.checkpoints import Source
+from heddle.checkpoints import Source, open_tokenizer
 from heddle.core import ConfigError, DataError, UsageError, replace
 from heddle.core.system import choose_hardware
 from heddle.data.rows import MixedPlan, RowPlan, measured_text
@@ -21,12 +21,15 @@ from heddle.training.trainable import choose_trainable, initial_config, initial_
 
 
 def find_tokenizer(config: RunConfig, folder: Path, init: Source | None) -> Tokenizer:
-    """Return the run's tokenizer: its own from before, that of the model it starts from, or a newly trained one."""
+    """Return the run's tokenizer: its own from before, that of the model it starts from, a given or a new one."""
     path = folder / TOKENIZER
     if path.exists():
         return load_tokenizer(path)
     if init is not None:
         tokenizer = _inherited(init, folder)
+    elif config.tokenizer.pretrained is not None:
+        tokenizer, template = open_tokenizer(config.tokenizer.pretrained)
+        _keep_template(template, folder)
     elif config.data.prepared is not None:
         tokenizer = load_tokenizer(config.data.prepared / TOKENIZER)
     else:
@@ -45,10 +48,14 @@ def _inherited(init: Source, folder: Path) -> Tokenizer:
     tokenizer, template = init.tokenizer(), init.template()
     if tokenizer is None:
         raise UsageError(f"{init.path}: has no tokenizer files, so nothing can be trained from it")
+    _keep_template(template, folder)
+    return tokenizer
+
+
+def _keep_template(template: str | None, folder: Path) -> None:
     if template is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TEMPLATE).write_text(template, encoding="utf-8")
-    return tokenizer
 
 
 def tokenizer_files(folder: Path) -> dict[str, str]:

@@ -42,6 +42,11 @@ class TokenizerConfig(Config):
 
     special: tuple[str, ...] = ()
 
+    @property
+    def pretrained(self) -> str | None:
+        """Return where a trained tokenizer is; None: it is trained with the run."""
+        return None
+
     def __post_init__(self) -> None:
         for name in self.special:
             if not SPECIAL.fullmatch(name) or name == END:
@@ -222,6 +227,22 @@ class UnigramTokenizer(TokenizerConfig):
         model = parse_json(pipeline.to_str())["model"]
         self._check_filled(len(model["vocab"]), size)
         return _with_model(pipeline, models.Unigram(_reproducible_scores(model["vocab"]), None, False))
+
+
+@part("pretrained")
+class PretrainedTokenizer(TokenizerConfig):
+    """A tokenizer that is there already: a file that `heddle tokenizer train` wrote, a run, or another model."""
+
+    path: str
+
+    @property
+    def pretrained(self) -> str:
+        """Return where it is."""
+        return self.path
+
+    def learn(self, texts: Iterator[str]) -> Pipeline:
+        """Refuse: it is trained."""
+        raise ConfigError("kind", want="a tokenizer to train, not one that is trained", got=self.kind)
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[str]:
