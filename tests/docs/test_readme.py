@@ -59,12 +59,18 @@ def shrunk(words: list[str]) -> list[str]:
     if verb != "train" or target.endswith(".yaml"):  # the file was printed small
         return [re.sub(r"^vocab=\d+$", "vocab=300", word) for word in words]
     if target.startswith("runs/"):  # a resumed run keeps its sizes
-        return [*words, "training.steps=3"] if more else words
+        return with_words(words, "training.steps=3") if more else words
     if any(word.startswith("init=") for word in more):  # a tuned one has those of the run it starts from
-        return [*words, *SHORT, *PLAIN]
+        return with_words(words, *SHORT, *PLAIN)
     chosen = [] if any(word.startswith("tokenizer=") for word in more) else ["tokenizer=byte"]
     own = ROWS.get(target, [] if target.startswith("lstm") else ["model.heads=2"])
-    return [*words, *SHORT, *PLAIN, *SMALL, *chosen, *own]
+    return with_words(words, *SHORT, *PLAIN, *SMALL, *chosen, *own)
+
+
+def with_words(words: list[str], *more: str) -> list[str]:
+    """Return words with others in place of those of the same key."""
+    keys = {word.partition("=")[0] for word in more}
+    return [*(word for word in words if word.partition("=")[0] not in keys), *more]
 
 
 def last_of_each(words: list[str]) -> list[str]:

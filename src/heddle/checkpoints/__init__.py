@@ -2,4 +2,5 @@
 
 from heddle.checkpoints import formats, hf, store
 from heddle.checkpoints.export import save_run, to_adapter, to_hugging_face, to_run
+from heddle.checkpoints.pretrained_tokenizer import open_tokenizer
 from heddle.checkpoints.source import RunSource, Source, find_source

@@ -126,7 +126,8 @@ def _resolve(
     """
     model = config.model if init is None else init.config()
     check_fit(replace(config, model=model.expand()), env.processes.world)
-    if init is None and found is None and not (env.folder / TOKENIZER).exists():
+    trained = init is None and found is None and config.tokenizer.pretrained is None
+    if trained and not (env.folder / TOKENIZER).exists():
         _check_before_reading(config)
         env.reporter.message("reading the text, for tokenizer and token shards")
     config = _resolve_splits(config, found)
