@@ -71,9 +71,10 @@ NO_OPTIONS = {
     "dropout": ("speedrun",),
 }
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
+NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights")
 ADDED: dict[str, list[str]] = {
     "configs": [
-        *("run.callbacks", "run.use", "hardware.threads"),
+        *("run.callbacks", "run.use", "hardware.threads", "keep.weights"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
         *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
@@ -81,18 +82,19 @@ ADDED: dict[str, list[str]] = {
         "table of format dtype vocab.lost",
     ],
     "recipes": [
-        *(f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use", "hardware.threads")),
+        *(f"{recipe}: {key}" for recipe in ALL_RECIPES for key in NEW_KEYS),
         *(f"{recipe}: data.split.source.encoding" for recipe in TRANSLATION),
     ],
     "options": [
         *("check", "check argument 1", "tokenizer train --force", "correct --force", "rescore --force"),
         *(f"{verb} --{name}" for verb in VERBS for name in ("use", "trust-run")),
         *(f"{verb} --best" for verb in RUN_VERBS),
+        *(f"{verb} --base" for verb in (*RUN_VERBS, "train")),
         *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
         *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
     "public": [
-        *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)"),
+        *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)", "heddle.load(base)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
     ],

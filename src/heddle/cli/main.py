@@ -28,7 +28,7 @@ from heddle.cli.show import show
 from heddle.cli.terminal import note, print_message, show_everything
 from heddle.cli.tokenizer import tokenizer
 from heddle.cli.translate import translate
-from heddle.cli.user_code import add_user_code_options
+from heddle.cli.user_code import add_shared_options
 
 if TYPE_CHECKING:
     from heddle.core import HeddleError
@@ -100,7 +100,7 @@ app.command("help")(help_)
 
 def command() -> Any:
     """Return the whole command line."""
-    return add_user_code_options(typer.main.get_command(app))
+    return add_shared_options(typer.main.get_command(app))
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -4,8 +4,10 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from heddle.checkpoints import Source, open_tokenizer
 from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_of
@@ -132,12 +134,19 @@ def resolve_model(config: RunConfig, vocab: int, init: Source | None) -> ModelCo
 
 def build_model(config: RunConfig, init: Source | None) -> Model:
     """Build the model with new weights, or those of the model that the run starts from."""
+    return build_over_parent(config, init)[0]
+
+
+def build_over_parent(config: RunConfig, init: Source | None) -> tuple[Model, Mapping[str, Tensor]]:
+    """Build the model; return it with the weights of the model that the run starts from, which it may share."""
+    parent: Mapping[str, Tensor] = {}
     if init is None:
         model = config.model.build(config.seed)
     else:
-        model = initial_model(init.model(choose_hardware("cpu", "float32")), config)
+        started = init.model(choose_hardware("cpu", "float32"))
+        parent, model = started.weights(), initial_model(started, config)
     choose_trainable(model, config.frozen, config.unfrozen)
-    return model
+    return model, parent
 
 
 def prepare_data(

@@ -82,11 +82,13 @@ class KeepConfig(Config):
     last: how many of the newest checkpoints to keep.
     best: how many checkpoints of lowest held-out loss to keep beside them.
     background: whether checkpoints are written while training goes on.
+    weights: which weights to store: all, or trained (the frozen stay in `init`); auto: trained for runs with adapters.
     """
 
     last: Positive = 2
     best: Count = 1
     background: bool = False
+    weights: Literal["auto", "all", "trained"] = "auto"
 
 
 @settings
@@ -220,6 +222,8 @@ class RunConfig(Config):
         apportion([1.0, *(share.weight for share in self.mix)], names=names)
         if self.hardware.compile == "graphs":
             self._check_graphs()
+        if self.keep.weights == "trained" and self.init is None:
+            raise ConfigError("keep.weights", want="auto or all where no init names another model", got="trained")
         earlier = self.training.average_last - 1
         if self.keep.last < earlier:
             raise ConfigError("keep.last", want=f"at least {earlier}, for training.average_last", got=self.keep.last)
