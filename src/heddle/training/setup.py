@@ -55,17 +55,14 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     store = Store(env.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
     found = newest(store, env.reporter)
     init = find_source(config.init) if config.init is not None and found is None else None
-    frozen, weights = load_frozen(config, found)
+    saved, weights = load_frozen(config, found)
     with processes.main_first():  # the main process makes tokenizer and data
         config, tokenizer = _resolve(config, env, found, init)
         if processes.is_main and found is None:
             write_json(env.folder / CONFIG, with_checksum(encode(config)))
         prepared, plan, held_out = _open_data(config, tokenizer, env, found)
-    model, parent = assemble.build_over_parent(config, init)
-    frozen = frozen if found is not None else find_frozen(config, model, init, parent, env.folder)
-    model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
-    model.to(hardware.device)
-    model.reserve(config.rows.max_length)
+    model, left_out = _build_model(config, init, hardware, env.folder)
+    frozen = saved or left_out
     _announce(header(config, prepared, plan, held_out.plan, model, hardware), model, frozen, plan, env.reporter)
     if wants_compile(config, model, hardware):
         env.reporter.message("the step is compiled when it is first taken, and kept for later runs")
@@ -90,10 +87,20 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     if found is not None:
         resume(trainer, found, weights, env.reporter)
     if processes.is_main:
-        if frozen is not None:
-            frozen.source.keep_for(env.folder)
         _write_records(config, env, environment(hardware, processes.world), resumed=found is not None)
     return trainer
+
+
+def _build_model(
+    config: RunConfig, init: Source | None, hardware: Hardware, folder: Path
+) -> tuple[Model, FrozenWeights | None]:
+    """Build the model on its device; return it with what the checkpoints of a new run leave out."""
+    model, parent = assemble.build_over_parent(config, init)
+    left_out = find_frozen(config, model, init, parent, folder)
+    model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
+    model.to(hardware.device)
+    model.reserve(config.rows.max_length)
+    return model, left_out
 
 
 def _open_data(
