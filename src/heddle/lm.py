@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heddle.arguments import as_id_rows, as_path, as_text, as_texts, check_words
-from heddle.checkpoints import find_source, save_run
+from heddle.checkpoints import find_source, save_run, using_base
 from heddle.core import ConfigError, UsageError, brief, system_faults, user_code
 from heddle.core.system import choose_hardware
 from heddle.decoding import GenerationOptions, generation_config
@@ -307,7 +307,7 @@ class LM:
 
 
 @system_faults()
-def load(
+def load(  # noqa: PLR0913 - the options are the contract
     path: str | Path | None = None,
     *,
     device: str = "auto",
@@ -315,6 +315,7 @@ def load(
     best: bool = False,
     weights: str = "auto",
     trust_run: bool = False,
+    base: str | Path | None = None,
 ) -> LM:
     """Load a model, whatever its format; `lm.origin` and `repr` tell what was found.
 
@@ -323,9 +324,10 @@ def load(
     only. `dtype` is that of weights and computation, float32 by default. `weights` quantizes large matrices: int8 or
     int4 need less memory (all else is then bfloat16 on a GPU, unless a dtype is given) and cannot be trained (adapters
     are merged); auto follows the dtype; the name of a float is the dtype itself. A run with code of a stranger's is
-    refused, unless `trust_run` runs it, or `heddle.use` has loaded it.
+    refused, unless `trust_run` runs it, or `heddle.use` has loaded it. `base` is where the model is now that a run with
+    adapters was trained from.
     """
-    with user_code.trusting_runs(trust_run):
+    with user_code.trusting_runs(trust_run), using_base(None if base is None else str(as_path(base))):
         return _load(as_path(path), device, dtype, best, weights)
 
 

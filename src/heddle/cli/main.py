@@ -29,7 +29,7 @@ from heddle.cli.terminal import note, print_message, show_everything
 from heddle.cli.tokenizer import tokenizer
 from heddle.cli.translate import translate
 from heddle.cli.usage import ClickException, parser_message, typed_names
-from heddle.cli.user_code import add_user_code_options
+from heddle.cli.user_code import add_shared_options
 
 if TYPE_CHECKING:
     from heddle.core import HeddleError
@@ -99,7 +99,7 @@ app.command("help")(help_)
 
 def command() -> Any:
     """Return the whole command line."""
-    return add_user_code_options(typer.main.get_command(app))
+    return add_shared_options(typer.main.get_command(app))
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from heddle.checkpoints.store import (
     CONFIG,
+    RUNS,
     checksum_fits,
     find_run,
     load_config,
@@ -30,6 +31,7 @@ from heddle.core import (
     encode,
     fields_of,
     hint,
+    kinds,
     nearest,
     override,
     replace,
@@ -40,6 +42,7 @@ from heddle.core.system import read_config
 from heddle.data.sources import corpus_for
 from heddle.models.networks import Model
 from heddle.models.presets import PRESETS
+from heddle.text.tokenizers import TokenizerConfig
 from heddle.training.callbacks import SampleWriter
 from heddle.training.loop import Callback, ProcessGroup, Reporter, SilentReporter
 from heddle.training.run_config import RunConfig
@@ -144,7 +147,10 @@ def _read_run_config(path: Path, hints: bool = False) -> RunConfig:
 
 
 def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
-    """Change a config by dotted paths; a bare path for `data` finds its reader, a bare model is a preset."""
+    """Change a config by dotted paths.
+
+    A bare path for `data` finds its reader, a bare model is a preset, and a bare tokenizer may be a file or a model.
+    """
     given: list[str] = []
     for path, value, renamed in itertools.chain.from_iterable(renamed_overrides(*one) for one in overrides):
         if renamed is not None:
@@ -153,6 +159,8 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
             value = encode(corpus_for(str(value)))
         if path == "model" and isinstance(value, str):
             value = _preset(value)
+        if path == "tokenizer" and isinstance(value, str) and _is_place(value):
+            value = {"kind": "pretrained", "path": str(value)}
         if path == "training.batch" and config.rows.batch_field is not None:
             config = override(config, f"rows.{config.rows.batch_field}", value)
         config = override(config, path, value)
@@ -175,6 +183,14 @@ def _fit_training(config: RunConfig, given: list[str]) -> RunConfig:
     if "training.batch" in given and MICRO_BATCH not in given and micro is not None and micro > training.batch:
         return override(config, MICRO_BATCH, training.batch)
     return config
+
+
+def _is_place(name: str) -> bool:
+    """Tell whether a bare tokenizer is a file, a folder, a run or a package, not a kind of tokenizer."""
+    if name in kinds(TokenizerConfig):
+        return False
+    looks = name.startswith("package:") or Path(name).suffix == ".json" or "/" in name
+    return looks or Path(name).exists() or Path(RUNS, name).exists()
 
 
 def _preset(name: str) -> dict[str, str]:

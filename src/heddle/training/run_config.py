@@ -86,11 +86,13 @@ class KeepConfig(Config):
     last: how many of the newest checkpoints to keep.
     best: how many checkpoints of lowest held-out loss to keep beside them.
     background: whether checkpoints are written while training goes on.
+    weights: which weights to store: all, or trained (the frozen stay in `init`); auto: trained for runs with adapters.
     """
 
     last: Positive = 2
     best: Count = 1
     background: bool = False
+    weights: Literal["auto", "all", "trained"] = "auto"
 
 
 @settings
@@ -172,7 +174,7 @@ class RunConfig(Config):
     name: name of the run's folder in runs/.
     seed: random seed of initial weights, data order, dropout and samples.
     model: the network: a preset by name, or every part written out.
-    tokenizer: how text becomes tokens.
+    tokenizer: how text becomes tokens: a kind that is trained on the data, or a file, a run or another model.
     data: what to learn from, and what is held out for validation.
     mix: further corpora, mixed in by weight.
     rows: how documents become rows of tokens.
@@ -225,14 +227,16 @@ class RunConfig(Config):
         apportion([1.0, *(share.weight for share in self.mix)], names=names)
         if self.hardware.compile == "graphs":
             self._check_graphs()
+        if self.keep.weights == "trained" and self.init is None:
+            raise ConfigError("keep.weights", want="auto or all where no init names another model", got="trained")
         earlier = self.training.average_last - 1
         if self.keep.last < earlier:
             raise ConfigError("keep.last", want=f"at least {earlier}, for training.average_last", got=self.keep.last)
 
     def absolute(self) -> Self:
-        """Return the run with absolute paths of its data, so that it can be resumed in any working folder."""
+        """Return the run with absolute paths of data and tokenizer, so that it can be resumed in any working folder."""
         mix = tuple(replace(share, data=share.data.absolute()) for share in self.mix)
-        return replace(self, data=self.data.absolute(), mix=mix)
+        return replace(self, data=self.data.absolute(), mix=mix, tokenizer=self.tokenizer.absolute())
 
     def _check_graphs(self) -> None:
         """Refuse to replay what changes its shape, or leaves something for the next replay to read."""

@@ -15,6 +15,7 @@ import yaml
 
 from heddle.core.errors import ConfigError, UsageError, brief, first_line, system_faults
 from heddle.core.raw_value import RawValue
+from heddle.core.system.encodings import decode_text
 
 LARGEST = 4 << 20  # bytes
 LONGEST_CONFIG = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
@@ -116,11 +117,11 @@ def _refuse_half_characters(text: str, data: Any, name: str) -> None:
 
 
 def read_text(path: Path, limit: int = LARGEST) -> str:
-    """Read a small UTF-8 file whole."""
+    """Read a small text file whole, in UTF-8 or by its byte-order mark."""
     try:
         if path.stat().st_size > limit:
             raise UsageError(f"{path}: larger than {limit} bytes, too large for a file of this kind")
-        return path.read_text(encoding="utf-8")
+        return decode_text(path.read_bytes())
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except IsADirectoryError:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from heddle.core import (
     Config,
@@ -12,6 +12,7 @@ from heddle.core import (
     DataError,
     Purpose,
     UsageError,
+    encode,
     key,
     part,
     replace,
@@ -195,6 +196,12 @@ class CorpusConfig(Config):
     def every(self) -> Sources:
         """Return all sources, the one that is held out included."""
         return (*self.sources, self.split.source) if isinstance(self.split, FileSplit) else self.sources
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells the corpus from others, as plain data."""
+        held = {"source": self.split.source.identity()} if isinstance(self.split, FileSplit) else {}
+        sources = [source.identity() for source in self.sources]
+        return encode(self) | {"sources": sources, "split": encode(self.split) | held}
 
     def absolute(self) -> Self:
         """Return the corpus with absolute paths, so that it means the same files in any working folder."""

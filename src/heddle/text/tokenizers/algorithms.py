@@ -5,11 +5,12 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import ClassVar, Literal, Self
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from heddle.core import Config, ConfigError, DataError, Positive, fields_of, part, settings
+from heddle.core import Config, ConfigError, DataError, Positive, fields_of, part, replace, settings
 from heddle.core.system import parse_json
 from heddle.text.tokenizers.chunks import split_into_chunks
 from heddle.text.tokenizers.pretokenize import HEDDLE
@@ -42,6 +43,15 @@ class TokenizerConfig(Config):
     smallest: ClassVar[int] = 0  # vocabulary without special tokens
 
     special: tuple[str, ...] = ()
+
+    @property
+    def pretrained(self) -> str | None:
+        """Return where a trained tokenizer is; None: it is trained with the run."""
+        return None
+
+    def absolute(self) -> Self:
+        """Return the config with absolute paths."""
+        return self
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -253,6 +263,35 @@ class UnigramTokenizer(TokenizerConfig):
         model = parse_json(pipeline.to_str())["model"]
         self._check_filled(len(model["vocab"]), size)
         return _with_model(pipeline, models.Unigram(_reproducible_scores(model["vocab"]), None, False))
+
+
+@part("pretrained")
+class PretrainedTokenizer(TokenizerConfig):
+    """A trained tokenizer: a file that `heddle tokenizer train` wrote, or that of a run, a folder or another model.
+
+    path: where it is: a file, a run, a folder with tokenizer files, or another model.
+    special: nothing; a trained tokenizer has its special tokens.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        if self.special:
+            raise ConfigError("special", want="nothing, because a trained tokenizer has its own", got=self.special[0])
+
+    @property
+    def pretrained(self) -> str:
+        """Return where it is."""
+        return self.path
+
+    def absolute(self) -> Self:
+        """Return the config with an absolute path, so that it means the same file in any working folder."""
+        here = Path(self.path).expanduser()
+        return replace(self, path=str(here.absolute())) if here.exists() else self
+
+    def learn(self, texts: Iterator[str]) -> Pipeline:
+        """Refuse to train it again."""
+        raise ConfigError("kind", want="one to train, such as bpe", got=self.kind)
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[str]:
