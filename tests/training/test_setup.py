@@ -241,7 +241,7 @@ def test_streams_go_on_in_other_micro_batches_with_each_rows_own_state(text: Pat
 
 def test_attention_refuses_streams(text: Path, tmp_path: Path) -> None:
     config = replace(short(text), rows=StreamRows(length=8, lanes=4))
-    with pytest.raises(ConfigError, match=r"rows\.kind: want packed, for attention carries no state"):
+    with pytest.raises(ConfigError, match=r"rows\.kind: want packed, because attention carries no state"):
         trainer_for(config, tmp_path / "run")
 
 
@@ -268,7 +268,7 @@ def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Pa
 
 
 EARLY: dict[str, tuple[dict[str, Any], str, bool]] = {  # and whether it shows before a tokenizer is learnt
-    "streams": ({"rows": {"kind": "streams", "length": 8, "lanes": 4}}, r"rows\.kind: want packed, for", True),
+    "streams": ({"rows": {"kind": "streams", "length": 8, "lanes": 4}}, r"rows\.kind: want packed, because", True),
     "pairs": ({"rows": {"kind": "pairs"}}, r"model\.kind: want encoder_decoder", True),
     "lanes": (
         {"model": {"kind": "preset", "name": "lstm_lm"}, "rows": {"kind": "streams"}},

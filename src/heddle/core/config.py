@@ -138,7 +138,7 @@ def _check_depth(path: str, depth: int) -> None:
 
 def _fields(hints: Mapping[str, Any]) -> str:
     """Say which fields there are."""
-    return f"one of {', '.join(hints)}" if hints else "nothing, for it has no settings"
+    return f"one of {', '.join(hints)}" if hints else "nothing, because it has no settings"
 
 
 def _inner(path: str, key: object) -> str:

@@ -94,7 +94,9 @@ def _check_rows(config: RunConfig) -> None:
     if rows.carries_state:
         mixers = [p for p in find(config.model, PartConfig) if p.slot == "mixer"]
         if not all(isinstance(m, RecurrentConfig) for m in mixers):
-            raise ConfigError("rows.kind", want="packed, for attention carries no state between rows", got=rows.kind)
+            raise ConfigError(
+                "rows.kind", want="packed, because attention carries no state between rows", got=rows.kind
+            )
     if rows.required_batch not in (None, batch):
         wish = f"{batch}, as training.batch has it"
         raise ConfigError(f"rows.{rows.batch_field}", want=wish, got=rows.required_batch)

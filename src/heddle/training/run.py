@@ -128,7 +128,7 @@ def _refuse_damage(path: Path, config: RunConfig, saved: tuple[dict[str, Any], s
     """Refuse a config that is not as it was written, by the fields that differ from the checkpoint's."""
     fix = "if the edit is yours, delete the key checksum"
     if saved is None:
-        raise DamageError(f"{path}: changed since it was written, for its checksum does not fit; {fix}")
+        raise DamageError(f"{path}: changed since it was written, because its checksum does not fit; {fix}")
     for change in diff(decode(RunConfig, saved[0]), config):
         if not any(change.path == one or change.path.startswith(f"{one}.") for one in given):
             raise DamageError(
@@ -166,7 +166,7 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
         given.append(path)
     for path in given:
         if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
-            raise ConfigError(path, want="nothing, for model and tokenizer come with init", got=path)
+            raise ConfigError(path, want="nothing, because model and tokenizer come with init", got=path)
     return config
 
 

@@ -125,7 +125,7 @@ class HardwareConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype == "float16":
-            raise ConfigError("dtype", want="bfloat16, for float16 would need its losses scaled", got=self.dtype)
+            raise ConfigError("dtype", want="bfloat16, because float16 would need its losses scaled", got=self.dtype)
         check_at_least(0, workers=self.workers)
 
     def choose(self) -> Hardware:

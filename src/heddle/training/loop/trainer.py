@@ -205,7 +205,7 @@ def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.devic
     whole = State.join([State.from_tensors(pieces[index]) for index in sorted(pieces)])
     share, processes, had = step.micro_batch * len(step.carried), step.processes, len(whole.lengths)
     if had != share * processes.world:
-        wish = f"{had}, as it was, for each row goes on with its own state"
+        wish = f"{had}, as it was, because each row goes on with its own state"
         raise ConfigError("training.batch", want=wish, got=share * processes.world)
     first = processes.rank * share
     return [whole.select(range(at, at + step.micro_batch)) for at in range(first, first + share, step.micro_batch)]
