@@ -268,7 +268,7 @@ def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Pa
 
 
 EARLY: dict[str, tuple[dict[str, Any], str, bool]] = {  # and whether it shows before a tokenizer is learnt
-    "streams": ({"rows": {"kind": "streams", "length": 8, "lanes": 4}}, r"rows\.kind: want packed, for", True),
+    "streams": ({"rows": {"kind": "streams", "length": 8, "lanes": 4}}, r"rows\.kind: want packed, because", True),
     "pairs": ({"rows": {"kind": "pairs"}}, r"model\.kind: want encoder_decoder", True),
     "lanes": (
         {"model": {"kind": "preset", "name": "lstm_lm"}, "rows": {"kind": "streams"}},
