@@ -251,7 +251,7 @@ def test_attention_refuses_streams(text: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"training__micro_batch": 3}, r"training\.micro_batch: want a divisor of the 4 rows"),
+        ({"training__micro_batch": 3}, r"training\.micro_batch: want a divisor of training\.batch, 4"),
         ({"model__vocab": 100}, r"model\.vocab: want at least the tokenizer's 257, got 100"),
         ({"hardware__device": "tpu"}, "device: want one of auto, cpu"),
         ({"hardware__dtype": "int8"}, "dtype: want auto or one of"),
@@ -268,7 +268,7 @@ def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Pa
 
 
 EARLY: dict[str, tuple[dict[str, Any], str, bool]] = {  # and whether it shows before a tokenizer is learnt
-    "streams": ({"rows": {"kind": "streams", "length": 8, "lanes": 4}}, r"rows\.kind: want packed, for", True),
+    "streams": ({"rows": {"kind": "streams", "length": 8, "lanes": 4}}, r"rows\.kind: want packed, because", True),
     "pairs": ({"rows": {"kind": "pairs"}}, r"model\.kind: want encoder_decoder", True),
     "lanes": (
         {"model": {"kind": "preset", "name": "lstm_lm"}, "rows": {"kind": "streams"}},
