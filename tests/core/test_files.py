@@ -76,7 +76,7 @@ def test_a_fault_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> No
 def test_a_place_to_write_nothing_at_is_told_before(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     check_writable(tmp_path / "new" / "deep")
-    with pytest.raises(UsageError, match=r"cannot be made, for .*file is no folder to write in"):
+    with pytest.raises(UsageError, match=r"cannot be made, because .*file is no folder to write in"):
         check_writable(tmp_path / "file" / "x")
     with pytest.raises(UsageError, match="name too long"):
         check_writable(tmp_path / ("n" * 300))

@@ -6,7 +6,7 @@ from heddle.core import ConfigError, check_at_least, check_share, first_line, hi
 
 
 def test_a_hint_names_the_nearest_or_else_helps() -> None:
-    assert hint("grp", ["gru", "lstm"]) == "; did you mean 'gru'?"
+    assert hint("grru", ["gru", "lstm"]) == "; did you mean 'gru'?"
     assert hint("?", ["gru", "lstm"]) == ""
     assert hint("?", ["gru", "lstm"], "; known: gru, lstm") == "; known: gru, lstm"
     assert meant("bert", "bart") == "; did you mean 'bert' or 'bart'?"

@@ -56,6 +56,7 @@ def commands(page: str) -> Iterator[tuple[list[str], str | None]]:
 
 def shrunk(words: list[str]) -> list[str]:
     """Return a command with the overrides that make it quick."""
+    words = [re.sub(r"^(training\.schedule\.warmup)=\d+$", r"\1=1", word) for word in words]  # of two steps
     verb, target, *more = words if len(words) > 1 else [*words, ""]
     if verb != "train" or target.endswith(".yaml"):  # the file was printed small
         return [re.sub(r"^vocab=\d+$", "vocab=300", word) for word in words]

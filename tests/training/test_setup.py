@@ -251,7 +251,7 @@ def test_attention_refuses_streams(text: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"training__micro_batch": 3}, r"training\.micro_batch: want a divisor of the 4 rows"),
+        ({"training__micro_batch": 3}, r"training\.micro_batch: want a divisor of training\.batch, 4"),
         ({"model__vocab": 100}, r"model\.vocab: want at least the tokenizer's 257, got 100"),
         ({"hardware__device": "tpu"}, "device: want one of auto, cpu"),
         ({"hardware__dtype": "int8"}, "dtype: want auto or one of"),
