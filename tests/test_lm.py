@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "rules": (lambda lm: lm.generate("a", rules={"regex": "a"}), r"rules: want the result of heddle.rules"),
     "a rule": (
         lambda lm: lm.generate("a", regex="a"),
-        r"regex: want it in the constraints: rules=heddle.rules\(regex=...\)",
+        r"regex: pass it as rules=heddle.rules\(regex=...\)",
     ),
     "a draft": (lambda lm: lm.generate("a", draft="lookup"), "draft: want a model, or .* heddle.LookupDraft"),
     "a number": (lambda lm: lm.generate("a", max_tokens="x"), "max_tokens: want a whole number, got 'x'"),
@@ -179,7 +179,7 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "a path": (lambda _: heddle.load(5), "path: want a path or a name"),
     "a device": (lambda _: heddle.load("none", device=torch.device("cpu")), "device: want a word"),
     "an expression": (lambda _: heddle.rules(regex=5), "regex: want a text"),
-    "a schema": (lambda _: heddle.rules(schema={"a": {1}}), "schema: want a table that can be written as JSON"),
+    "a schema": (lambda _: heddle.rules(schema={"a": {1}}), "schema: want a dict that can be written as JSON"),
     "phrases": (lambda _: heddle.rules(require=[5]), "require: want a phrase or a list of phrases"),
 }
 

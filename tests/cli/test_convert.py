@@ -213,7 +213,7 @@ def test_a_card_tells_data_budget_scores_and_licence(tmp_path: Path) -> None:
         (["runs/one", "out", "--family", "lama"], "did you mean 'llama'?"),
         (
             ["runs/one", "out", "--family", "llama"],
-            "llama: cannot express this model: it wants a part like gated_feed_forward",
+            "llama: cannot express this model: it needs a part like gated_feed_forward",
         ),
         (["runs/one", "out", "--dtype", "float3"], "dtype"),
         (["package:no-such-thing-here", "out"], "no such package is installed"),
@@ -306,6 +306,6 @@ def test_adapters_are_not_handed_on_without_weights_that_learned_beside_them(
     assert main(["train", "finetune", *words, "unfrozen=[embedding.*]"]) == 0
     capsys.readouterr()
     assert main(["convert", "runs/tuned", "adapter", "--to", "peft"]) == 2
-    assert "unfrozen weights were trained beside the adapters" in capsys.readouterr().err.splitlines()[-1]
+    assert "the run also trained base weights" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("adapter").exists()
     assert main(["convert", "runs/tuned", "whole", "--to", "hf"]) == 0

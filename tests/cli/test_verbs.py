@@ -144,7 +144,9 @@ def test_evaluate_lets_a_recurrent_model_read_on(here: Path, capsys: pytest.Capt
     assert carried["tokens"] == forgetting["tokens"] and carried["nats"] != forgetting["nats"]
     assert carried["window"] is None
     assert "the state carried" in say(capsys, "evaluate", "--data", "held.txt", "--carry")
-    assert "carry: want no window" in say(capsys, "evaluate", "--data", "held.txt", "--carry", "--window", "9", code=2)
+    assert "carry: cannot be combined" in say(
+        capsys, "evaluate", "--data", "held.txt", "--carry", "--window", "9", code=2
+    )
 
 
 def test_evaluate_tells_a_transformer_that_it_cannot_carry(run: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +161,7 @@ def test_evaluate_carries_nothing_from_conversation_to_conversation(
     (here / "chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
     for more in ([], ["--window", "5"]):
         told = say(capsys, "evaluate", "--data", "chats.jsonl", "--carry", *more, code=2)
-        assert "carry: want none for conversations" in told
+        assert "carry: not supported for conversations" in told
 
 
 def test_evaluate_tells_what_is_no_text_of_the_runs_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -360,7 +360,7 @@ def test_capacity_grows_with_the_beams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_beams_cannot_mean_is_refused() -> None:
-    with pytest.raises(ConfigError, match="temperature: want 0 with several beams"):
+    with pytest.raises(ConfigError, match="temperature: not used by beam search"):
         generation_config({"beams": 2, "temperature": 1.0})
     with pytest.raises(ConfigError, match="samples: want at most the 2 beams"):
         GenerationConfig(samples=3, choice=BeamSearch(beams=2))

@@ -74,9 +74,9 @@ def test_drafts_constraints_and_files_know_it() -> None:
 
 
 def test_what_contradicts_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match="temperature: want none with a strategy"):
+    with pytest.raises(ConfigError, match="temperature: cannot be combined with strategy"):
         generation_config({"strategy": SecondBest(), "temperature": 1.0})
-    with pytest.raises(ConfigError, match="samples: want 1 where nothing is drawn"):
+    with pytest.raises(ConfigError, match="samples: second_best decoding gives one text"):
         generation_config({"strategy": "second_best", "samples": 2})
     with pytest.raises(ConfigError, match="strategy: want a decoding strategy or one of "):
         generation_config({"strategy": "third_best"})

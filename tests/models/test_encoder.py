@@ -72,13 +72,13 @@ def test_an_output_is_found_by_name_or_refused_in_one_line() -> None:
 
 def test_what_cannot_be_is_refused_at_build() -> None:
     config = preset("distilbert").config(**SMALL)
-    with pytest.raises(ConfigError, match="pooling: want a kind, for the output sequence_class"):
+    with pytest.raises(ConfigError, match="pooling: want a kind, because the output sequence_class"):
         replace(config, outputs=(SequenceClassOutputConfig(classes=2),))
     with pytest.raises(ConfigError, match="outputs: want a name for each"):
         replace(config, outputs=(MaskedTokenOutputConfig(), MaskedTokenOutputConfig()))
     with pytest.raises(ConfigError, match="name: want small letters"):
         EmbeddingOutputConfig(name="a.b")
-    with pytest.raises(ConfigError, match="vocab: want none, for the inputs are images"):
+    with pytest.raises(ConfigError, match="vocab: want none, because the inputs are images"):
         replace(config, embedding=PatchEmbeddingConfig()).build()
     with pytest.raises(ConfigError, match="vocab: want the number of token ids"):
         replace(config, vocab=None).build()
@@ -91,10 +91,10 @@ def test_impossible_requests_are_refused() -> None:
     model = build("distilbert", **SMALL)
     with pytest.raises(UsageError, match="no pooling"):
         model.pooled(torch.arange(3)[None])
-    with pytest.raises(UsageError, match="past the model's context of 6"):
+    with pytest.raises(UsageError, match="exceeds the model's context of 6"):
         model(torch.zeros(1, 7, dtype=torch.long))
     albert = build("albert-base", inner=4, **SMALL)
-    with pytest.raises(UsageError, match="past the model's context of 6"):
+    with pytest.raises(UsageError, match="exceeds the model's context of 6"):
         albert(torch.zeros(1, 7, dtype=torch.long))
 
 

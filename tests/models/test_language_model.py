@@ -104,7 +104,7 @@ def test_ties_may_stand_the_other_way_round() -> None:
 
 
 def test_learned_positions_refuse_a_row_past_the_context() -> None:
-    with pytest.raises(UsageError, match="length 13 is past the model's context of 12"):
+    with pytest.raises(UsageError, match="length 13 exceeds the model's context of 12"):
         small("gpt2")(ids(13))
     with pytest.raises(UsageError, match="length 20"):
         small("gpt2").new_state(1, 20)

@@ -233,7 +233,7 @@ def test_a_vocabulary_without_a_row_for_each_token_is_refused() -> None:
         replace(around(ATTENTION, CHANNEL), embedding=AdaptiveEmbeddingConfig(clusters=clusters)),
         replace(around(ATTENTION, CHANNEL), head=AdaptiveHeadConfig(clusters=clusters)),
     ):
-        with pytest.raises(ConfigError, match=r"vocab: want 23, for .*clusters.* has no row for each token, got 30"):
+        with pytest.raises(ConfigError, match=r"vocab: want 23, because .*clusters.* does not have one row"):
             with_vocab(config, 30)
     with pytest.raises(ConfigError, match="one that reads images"):
         with_vocab(preset("vit-base-16").config(layers=1, width=16, heads=2), 30)

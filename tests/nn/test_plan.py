@@ -173,7 +173,7 @@ def test_dropout_falls_on_the_branch_not_on_the_stream() -> None:
 def test_a_note_is_written_once() -> None:
     ctx = Context().note("first", torch.ones(1))
     assert set(ctx.notes) == {"first"}
-    with pytest.raises(ConfigError, match="first: want a note written once"):
+    with pytest.raises(ConfigError, match="first: want a note that is written only once"):
         ctx.note("first", torch.zeros(1))
 
 

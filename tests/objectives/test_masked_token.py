@@ -135,7 +135,7 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
         MaskedTokenConfig(share=0.0)
     with pytest.raises(ConfigError, match="masked: want 0 or more, with random at most 1"):
         MaskedTokenConfig(masked=0.95, random=0.1)
-    with pytest.raises(ConfigError, match=r"objective\.mask: want an id"):
+    with pytest.raises(ConfigError, match=r"objective\.mask: not set"):
         MaskedTokenConfig().prepare(batch(), SEED)
     with pytest.raises(ConfigError, match=r"tokenizer.special: want <\|mask\|> among them"):
         MaskedTokenConfig().resolve({"<|end|>": 3}, 4)
@@ -154,7 +154,7 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="an encoder for masked_token"):
         OBJECTIVE(model, OBJECTIVE.prepare(batch(), SEED))
     bare = build("distilbert", **ENCODERS["distilbert"], vocab=VOCAB, context=8)
-    with pytest.raises(ConfigError, match=r"model\.outputs: want masked_token among them, as presets such as"):
+    with pytest.raises(ConfigError, match=r"model\.outputs: want masked_token among them, as in the preset"):
         OBJECTIVE(bare, OBJECTIVE.prepare(batch(), SEED))
     with pytest.raises(ConfigError, match="a language model for next_token"):
         NextTokenConfig()(encoder(), batch())

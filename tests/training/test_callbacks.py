@@ -200,7 +200,7 @@ def test_the_last_checkpoints_are_averaged_at_the_end_and_loaded_instead_of_the_
 
 
 def test_averaging_of_more_checkpoints_than_are_kept_is_refused(text: Path) -> None:
-    with pytest.raises(ConfigError, match=r"keep\.last: want at least 4, for training\.average_last, got 2"):
+    with pytest.raises(ConfigError, match=r"keep\.last: want at least 4, because training\.average_last needs"):
         averaged(text, training__average_last=5)
 
 

@@ -37,5 +37,5 @@ def test_what_one_replay_would_leave_to_the_next_is_refused(changes: dict[str, A
     config = RunConfig()
     for path, value in changes.items():
         config = override(config, path, value)
-    with pytest.raises(ConfigError, match=f"hardware.compile: want on, auto or off, for {why}, got 'graphs'"):
+    with pytest.raises(ConfigError, match=f"hardware.compile: want on, auto or off with {why}, got 'graphs'"):
         override(config, "hardware.compile", "graphs")

@@ -111,7 +111,7 @@ def test_state_of_another_optimizer_is_refused_by_name() -> None:
     adam.step(GOOD)
     muon.step(GOOD)
     for optimizers, state in ((adam, muon.tensors()), (muon, adam.tensors())):
-        with pytest.raises(ConfigError, match=r"training\.optimizer: want the optimizer that the run began with"):
+        with pytest.raises(ConfigError, match=r"training\.optimizer: want the optimizer of the checkpoint"):
             optimizers.load(state)
 
 

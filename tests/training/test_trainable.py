@@ -136,7 +136,7 @@ def test_thawed_patterns_learn_beside_adapters() -> None:
     [
         (["embeding.weight"], [], r"frozen\.0: want a pattern .*did you mean 'embedding\.weight'\?"),
         ([], ["norm.*", "stack.7.*"], r"unfrozen\.1: want a pattern"),
-        (["*"], [], "frozen: want at least one weight left to learn"),
+        (["*"], [], "frozen: all weights are frozen"),
     ],
 )
 def test_a_pattern_without_weights_and_a_model_without_learning_are_refused(

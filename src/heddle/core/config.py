@@ -67,7 +67,7 @@ def _refuse_taken(cls: type[Config], kind: str) -> None:
     taken = [kinds(one)[kind] for one in families if kind in kinds(one)]
     for own in taken if not cls.__module__.startswith("heddle.") else ():
         if own.__module__.startswith("heddle."):
-            raise ConfigError(f"{cls.__name__}.kind", want=f"a new name, for the library has {own.__name__}", got=kind)
+            raise ConfigError(f"{cls.__name__}.kind", f"{kind!r} is taken by the library's {own.__name__}")
 
 
 def kinds(family: type[T]) -> dict[str, type[T]]:
@@ -137,8 +137,8 @@ def _check_depth(path: str, depth: int) -> None:
 
 
 def _fields(hints: Mapping[str, Any]) -> str:
-    """Say which fields there are."""
-    return f"one of {', '.join(hints)}" if hints else "nothing, for it has no settings"
+    """Return which fields there are."""
+    return f"one of {', '.join(hints)}" if hints else "nothing, because it has no settings"
 
 
 def _inner(path: str, key: object) -> str:
@@ -194,7 +194,7 @@ def decode_value(hint: Any, value: Plain, path: str, depth: int = 0) -> object:
         return _decode_tuple(arguments, value, path, depth)
     if origin is dict:
         if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-            raise ConfigError(path, want="a table of names", got=value)
+            raise ConfigError(path, want="a mapping with names as keys", got=value)
         return {k: decode_value(arguments[1], v, _inner(path, k), depth + 1) for k, v in value.items()}
     if isinstance(hint, type) and issubclass(hint, Config):
         return _decode_config(hint, value, path, depth)

@@ -14,11 +14,13 @@ class HeddleError(Exception):
 
 
 class ConfigError(HeddleError):
-    """Say which field is wrong, what was wanted, what was found, and the nearest right name."""
+    """Say which field is wrong, what was wanted, what was found, and the nearest right name; or, instead, its fault."""
 
-    def __init__(self, field: str, *, want: str, got: object, near: str | None = None) -> None:
-        self.field, self.want, self.got, self.near = field, want, got, near
-        super().__init__(field, want, got, near)
+    def __init__(
+        self, field: str, fault: str = "", *, want: str = "", got: object = None, near: str | None = None
+    ) -> None:
+        self.field, self.fault, self.want, self.got, self.near = field, fault, want, got, near
+        super().__init__(field, fault, want, got, near)
 
     @classmethod
     def unknown(cls, field: str, name: str, known: Collection[str]) -> "ConfigError":
@@ -28,11 +30,11 @@ class ConfigError(HeddleError):
     def inside(self, path: str) -> "ConfigError":
         """Return the same error seen from further up the tree."""
         field = f"{path}.{self.field}" if path and self.field else path or self.field
-        return ConfigError(field, want=self.want, got=self.got, near=self.near)
+        return ConfigError(field, self.fault, want=self.want, got=self.got, near=self.near)
 
     def __str__(self) -> str:
         near = meant(self.near) if self.near else ""
-        return f"{self.field or 'config'}: want {self.want}, got {brief(self.got)}{near}"
+        return f"{self.field or 'config'}: {self.fault or f'want {self.want}, got {brief(self.got)}'}{near}"
 
 
 class UsageError(HeddleError):
@@ -110,9 +112,9 @@ WRONG = {  # a path that the user gave, or that the system named
     errno.ENOENT: "no such file or folder",
     errno.EEXIST: "exists already",
     errno.EISDIR: "want a file, found a folder",
-    errno.ENOTDIR: "leads through a file as if it were a folder",
+    errno.ENOTDIR: "not a directory",
     errno.ENAMETOOLONG: "name too long",
-    errno.ELOOP: "links that lead in a circle",
+    errno.ELOOP: "too many levels of symbolic links",
 }
 LONGEST_NAME = 120  # characters of a path in a line
 

@@ -190,7 +190,7 @@ def _module_hash(name: str) -> str:
     if spec is not None and not files and (spec.origin or "").endswith(".py"):
         files = [(Path(str(spec.origin)).parent, Path(str(spec.origin)))]
     if not files:
-        raise UsageError(f"use: no module of Python code is called {name!r}; a file is named by its path: FILE.py")
+        raise UsageError(f"use: no module of Python code is called {name!r}; for a file, give its path: FILE.py")
     whole = hashlib.sha256()
     for place, file in files:
         whole.update(f"{file.relative_to(place)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())

@@ -84,15 +84,15 @@ def generation_config(options: GenerationOptions) -> GenerationConfig:
         **{name: given[name] for name in AMOUNTS if name in given},
     )
     if config.compile == "on" and not strategy.compiles:
-        raise ConfigError("compile", want="auto or off with beams or contrast, which go step by step", got="on")
+        raise ConfigError("compile", f"'on' is not supported by the decoding strategy {strategy.kind}")
     if config.samples > 1 and strategy.max_samples == 1:
-        raise ConfigError("samples", want="1 where nothing is drawn; temperature=1 draws", got=config.samples)
+        raise ConfigError("samples", f"{strategy.kind} decoding gives one text; set temperature=1 to sample several")
     return config
 
 
 def _biases(given: object) -> tuple[tuple[int, float], ...]:
     if not isinstance(given, Mapping):
-        raise ConfigError("bias", want="a table of tokens and numbers, such as {3: -5.0}", got=given)
+        raise ConfigError("bias", want="a dict of tokens and numbers, such as {3: -5.0}", got=given)
     for value in given.values():
         if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigError("bias", want="a number for each token", got=value)
@@ -119,13 +119,13 @@ def _strategy(given: Given) -> DecodingStrategy:
     if "strategy" in given:
         return _own_strategy(given)
     if given.get("beams", 1) != 1:
-        _refuse_sampling(given, "several beams, which draw nothing", ("contrast", *FILTERS))
+        _refuse_sampling(given, "beam search", ("contrast", *FILTERS))
         return BeamSearch(beams=given["beams"], **{name: given[name] for name in BEAMS if name in given})
     for name in BEAMS:
         if given.get(name, BeamSearch.__dict__[name]) != BeamSearch.__dict__[name]:
-            raise ConfigError(name, want="it with several beams only", got=given[name])
+            raise ConfigError(name, "only used by beam search; set beams to 2 or more")
     if "contrast" in given:
-        _refuse_sampling(given, "contrast, which draws nothing", ("top_p", "min_p", "typical"))
+        _refuse_sampling(given, "contrastive search", ("top_p", "min_p", "typical"))
         return ContrastiveSearch(**{name: given[name] for name in ("contrast", "top_k") if name in given})
     filters = {name: given[name] for name in FILTERS if name in given}
     temperature = given.get("temperature", float(bool(filters)))
@@ -133,7 +133,7 @@ def _strategy(given: Given) -> DecodingStrategy:
         MultinomialSampling(**filters)
         for name, value in filters.items():
             if name not in NEUTRAL or value != NEUTRAL[name]:
-                raise ConfigError(name, want="none with temperature 0, which draws nothing", got=value)
+                raise ConfigError(name, "has no effect with temperature 0 (greedy); set a temperature above 0")
         return GreedySearch()
     if not temperature > 0:
         raise ConfigError("temperature", want="0 or more", got=temperature)
@@ -144,7 +144,7 @@ def _own_strategy(given: Given) -> DecodingStrategy:
     """Return the strategy that was given itself, or by its kind."""
     for name in CHOOSING:
         if name in given:
-            raise ConfigError(name, want="none with a strategy, which has its own settings", got=given[name])
+            raise ConfigError(name, "cannot be combined with strategy, which has its own settings")
     strategy, known = given["strategy"], kinds(DecodingStrategy)
     if isinstance(strategy, DecodingStrategy):
         return strategy
@@ -154,9 +154,7 @@ def _own_strategy(given: Given) -> DecodingStrategy:
     return known[strategy]()
 
 
-def _refuse_sampling(given: Given, reason: str, names: tuple[str, ...]) -> None:
-    if given.get("temperature", 0):
-        raise ConfigError("temperature", want=f"0 with {reason}", got=given["temperature"])
-    for name in names:
-        if name in given:
-            raise ConfigError(name, want=f"none with {reason}", got=given[name])
+def _refuse_sampling(given: Given, search: str, names: tuple[str, ...]) -> None:
+    for name in ("temperature", *names):
+        if name in given and (name != "temperature" or given[name]):
+            raise ConfigError(name, f"not used by {search}, which does not sample")

@@ -76,7 +76,7 @@ class MaskedTokenConfig(ObjectiveConfig):
     def prepare(self, batch: Batch, seed: int) -> MaskedBatch:
         """Hide tokens of each row; one that does not count (padding) is neither hidden nor seen."""
         if self.mask is None or self.vocab is None:
-            raise ConfigError("objective.mask", want="an id and a vocab, which `resolve` fills in", got=self.mask)
+            raise ConfigError("objective.mask", "not set; call `objective.resolve(special_tokens, vocab)` first")
         inputs, real = batch.inputs.numpy().copy(), batch.weights.numpy() > 0
         weights = np.zeros_like(batch.weights.numpy())
         spared = np.unique([number for number in self.spared or () if number < self.vocab]).astype(np.int64)
@@ -113,7 +113,7 @@ class MaskedTokenConfig(ObjectiveConfig):
         if not isinstance(model, Encoder):
             raise ConfigError("objective", want="an encoder for masked_token", got=type(model).__name__)
         if self.output not in model.outputs:
-            wish = f"{self.output} among them, as presets such as bert-base-masked have it"
+            wish = f"{self.output} among them, as in the preset bert-base-masked"
             raise ConfigError("model.outputs", want=wish, got=list(model.outputs))
         return model
 

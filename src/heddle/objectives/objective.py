@@ -147,7 +147,9 @@ class SequenceConfig(ObjectiveConfig):
     ) -> Loss:
         model = self.checked_model(model)
         if batch.source is None:
-            raise ConfigError("rows.kind", want="pairs, for sequence to sequence", got="another kind")
+            raise ConfigError(
+                "rows.kind", want="pairs, because the objective is sequence to sequence", got="another kind"
+            )
         memory = model.encode(batch.source, batch.source_lengths)
         ctx = Context(memory=memory, spare=after_last_target(batch))
         hidden = model(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)

@@ -225,7 +225,7 @@ def test_a_strange_or_missing_weight_is_named(tmp_path: Path) -> None:
     saved("BertForTokenClassification", tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     save_file(weights | {"bert.extra.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(DamageError, match=r"tensor bert\.extra\.weight has no place in the model"):
+    with pytest.raises(DamageError, match=r"unexpected tensor bert\.extra\.weight"):
         load_model(tmp_path)
     save_file({name: w for name, w in weights.items() if name != "classifier.bias"}, tmp_path / "model.safetensors")
     with pytest.raises(DamageError, match=r"tensor classifier\.bias is missing"):
@@ -246,7 +246,7 @@ def test_a_strange_or_missing_weight_is_named(tmp_path: Path) -> None:
         ({"id2label": [1]}, "id2label: want a table"),
         ({"hidden_act": "mish"}, "hidden_act: want one of"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads: want"),
-        ({"architectures": ["BertForQuestionAnswering"], "num_labels": 3}, "id2label: want two, for this class, got 3"),
+        ({"architectures": ["BertForQuestionAnswering"], "num_labels": 3}, "id2label: want two labels for this class"),
     ],
     ids=str,
 )

@@ -91,7 +91,7 @@ def test_configs_as_they_lie_on_the_hub_are_understood_without_a_word(
     with caplog.at_level(logging.WARNING, "heddle"):
         load_model(tmp_path)
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "not understood and ignored: router_temperature"
+        "unknown keys ignored: router_temperature"
     ]
 
 

@@ -122,7 +122,7 @@ class GgufFile(Mapping[str, Tensor]):
         for _ in range(keys):
             name = read.text()
             if name in self.metadata:
-                raise DamageError(f"{path}: key {brief(name)} is there twice")
+                raise DamageError(f"{path}: key {brief(name)} occurs twice")
             self.metadata[name] = read.value(read.number("<I"))
         self._tensor_infos = self._read_tensor_infos(read, tensors)
 
@@ -131,12 +131,14 @@ class GgufFile(Mapping[str, Tensor]):
         for _ in range(count):
             name, sides = read.text(), read.number("<I")
             if name in found:
-                raise DamageError(f"{self.path}: tensor {brief(name)} is there twice")
+                raise DamageError(f"{self.path}: tensor {brief(name)} occurs twice")
             if not 1 <= sides <= SIDES:
-                raise DamageError(f"{self.path}: tensor {brief(name)}: want 1 to {SIDES} sides, found {sides}")
+                raise DamageError(f"{self.path}: tensor {brief(name)}: want 1 to {SIDES} dimensions, found {sides}")
             shape = tuple(read.number("<Q") for _ in range(sides))[::-1]
             if not all(1 <= side <= LARGEST_SIDE for side in shape):
-                raise DamageError(f"{self.path}: tensor {brief(name)}: want sides from 1, found {brief(shape)}")
+                raise DamageError(
+                    f"{self.path}: tensor {brief(name)}: want dimensions of 1 or more, found {brief(shape)}"
+                )
             kind, offset = read.number("<I"), read.number("<Q")
             if kind not in QUANT_TYPES:
                 known = ", ".join(quant_type.name for quant_type in QUANT_TYPES.values())

@@ -109,7 +109,7 @@ class PickledFile(Mapping[str, Tensor]):
             (items,) = struct.unpack("<q", self._data[at : at + 8])
             size = items * storages[key].itemsize
             if items != storages[key].items or at + 8 + size > len(self._data):
-                raise DamageError(f"{self.path}: storage {brief(key)} is cut short or not of the promised length")
+                raise DamageError(f"{self.path}: storage {brief(key)} is cut short or has a wrong length")
             spans[key] = ByteRange(at + 8, size)
             at += 8 + size
         return spans
@@ -185,7 +185,7 @@ def zip_entries(data: mmap.mmap, path: Path) -> dict[str, ByteRange]:
     except (zipfile.BadZipFile, struct.error, ValueError, OverflowError, NotImplementedError) as error:
         raise DamageError(f"{path}: its list of entries is cut short or damaged: {first_line(error)}") from None
     if promised != min(len(listed), FULL_16) or len(entries) < len(listed):
-        raise DamageError(f"{path}: an entry is listed twice, or {promised} are promised and {len(listed)} are there")
+        raise DamageError(f"{path}: an entry is listed twice, or {promised} are declared and {len(listed)} are there")
     ends = 0
     for name, span in sorted(entries.items(), key=lambda item: item[1].start):
         if span.start < ends or span.start + span.size > len(data):
@@ -215,7 +215,9 @@ class _ShardedPickles(Mapping[str, Tensor]):
         files = {name: PickledFile(hf.resolve_hub_link(source / name)) for name in sorted(set(places.values()))}
         for name, file in places.items():
             if name not in files[file]:
-                raise DamageError(f"{source / file}: the index promises tensor {brief(name)}, which is not there")
+                raise DamageError(
+                    f"{source / file}: the index lists tensor {brief(name)}, but the file does not contain it"
+                )
         self._files = {name: files[file] for name, file in places.items()}
 
     def __getitem__(self, name: str) -> Tensor:

@@ -105,13 +105,13 @@ def _allowed_globals() -> dict[str, AllowedGlobal]:
 
 def _whole(value: object) -> int:
     if type(value) is not int or not 0 <= value < LARGEST_NUMBER:
-        raise ValueError(f"want a whole number from 0 on that 63 bits can hold, found {_kind(value)}")
+        raise ValueError(f"want a non-negative integer below 2**63, found {_kind(value)}")
     return value
 
 
 def _wholes(value: object) -> tuple[int, ...]:
     if not isinstance(value, tuple) or len(value) > SIDES:
-        raise ValueError(f"want a shape of at most {SIDES} sides, found {_kind(value)}")
+        raise ValueError(f"want a shape of at most {SIDES} dimensions, found {_kind(value)}")
     return tuple(_whole(side) for side in value)
 
 
@@ -120,10 +120,10 @@ def _tensor_ref(storage: object, dtype: torch.dtype | None, offset: object, *siz
         raise ValueError(f"want a storage for a tensor, found {_kind(storage)}")
     dtype = dtype or storage.dtype
     if dtype is None or (storage.dtype not in (None, dtype)):
-        raise ValueError("a tensor's dtype is not its storage's")
+        raise ValueError("a tensor and its storage have different dtypes")
     made = TensorRef(storage, dtype, _whole(offset), *map(_wholes, sizes))
     if len(made.shape) != len(made.strides):
-        raise ValueError("a tensor has as many strides as sides")
+        raise ValueError("the number of strides does not match the number of dimensions")
     capacity = storage.items * storage.itemsize // dtype.itemsize
     last = made.offset + sum((side - 1) * step for side, step in zip(made.shape, made.strides, strict=True))
     if made.numel > capacity or (made.numel and last >= capacity):

@@ -129,7 +129,7 @@ def model_config_from_hf(config: Mapping[str, Any], where: str) -> ModelConfig:
     hf = family.reader(config, where)
     model_config = family.read(hf)
     if unread := [key for key in hf.unread() if key not in family.ignored_keys]:
-        log.warning("%s: not understood and ignored: %s", where, ", ".join(unread))
+        log.warning("%s: unknown keys ignored: %s", where, ", ".join(unread))
     return model_config
 
 

@@ -52,7 +52,7 @@ def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise DamageError(f"{path}: want UTF-8") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: want a table, found a {type(found).__name__}")
+        raise UsageError(f"{path}: want an object, found a {type(found).__name__}")
     return found
 
 
@@ -88,7 +88,9 @@ class SafetensorsFolder(WeightSource):
         _verify(path, self._files)
         for tensor, file in self._place.items():
             if tensor not in self._files[file]:
-                raise DamageError(f"{path / file}: the index promises tensor {brief(tensor)}, which is not there")
+                raise DamageError(
+                    f"{path / file}: the index lists tensor {brief(tensor)}, but the file does not contain it"
+                )
 
     @property
     def where(self) -> str:
@@ -125,7 +127,7 @@ def _places(path: Path) -> dict[str, str]:
     if (path / SINGLE).is_file():
         return dict.fromkeys(TensorFile(resolve_hub_link(path / SINGLE)), SINGLE)
     if any(path.glob("*.bin")):
-        fault = "its weights are pickled, which can run code"
+        fault = "its weights are pickled, and a pickle can run code"
         raise UsageError(f"{path}: {fault}; type: heddle convert --unpickle {path} OUT")
     raise UsageError(f"{path}: want {SINGLE}, found none")
 
@@ -149,7 +151,7 @@ def read_index(path: Path, ending: str) -> dict[str, str]:
     """Return the file of each tensor from an index; all must be in this folder."""
     places = _table(path, LARGEST_INDEX).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-        raise DamageError(f"{path}: want a table weight_map of tensors and files")
+        raise DamageError(f"{path}: want an object weight_map of tensors and files")
     if len(set(places.values())) > MOST_FILES:
         raise UsageError(f"{path}: {len(set(places.values()))} files, at most {MOST_FILES} allowed")
     for name in set(places.values()):

@@ -226,7 +226,7 @@ def _apply_adapters(model: Model, found: Mapping[LoraConfig, Mapping[str, tuple[
 def _read_matrices(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
     """Return the two matrices of each module in the file."""
     if not (path / TENSORS).is_file() and (path / PICKLED).is_file():
-        raise UsageError(f"{path}: its adapter is pickled, which can run code; want {TENSORS}")
+        raise UsageError(f"{path}: its adapter is pickled, and a pickle can run code; want {TENSORS}")
     with open_tensors(path / TENSORS) as file:
         names = set(file.keys())
         modules = sorted({name.removeprefix(PREFIX).removesuffix(DOWN).removesuffix(UP) for name in names})

@@ -108,7 +108,7 @@ def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: T
     """Return the full config of a run's model; the tokenizer must not be larger than its vocabulary."""
     full = decode(ModelConfig, config["model"], "model").expand()
     if full.vocab is None:
-        raise ConfigError("model.vocab", want="a number, for a model with a tokenizer", got=None)
+        raise ConfigError("model.vocab", want="a number, because the model has a tokenizer", got=None)
     if tokenizer.vocab > full.vocab:
         want = f"a tokenizer of at most {full.vocab} ids, as the model has"
         raise ConfigError(f"{checkpoint.path / TOKENIZER}", want=want, got=tokenizer.vocab)

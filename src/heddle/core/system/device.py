@@ -56,7 +56,7 @@ def _device(name: str) -> "torch.device":
     known = ["auto", "cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if name == "cpu" or (kind == "cuda" and (f"cuda:{index or 0}") in known):
         return torch.device(name)
-    why = ", for torch finds no CUDA device here" if kind == "cuda" and len(known) == 2 else ""
+    why = " (torch finds no CUDA device)" if kind == "cuda" and len(known) == 2 else ""
     near = None if kind == "cuda" else nearest(name, known)
     raise ConfigError("device", want=f"one of {', '.join(known)}{why}", got=name, near=near)
 

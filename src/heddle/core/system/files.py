@@ -129,7 +129,7 @@ def parse_table(text: str, name: str) -> dict[str, Any]:
     """Parse JSON that holds a table."""
     found = parse_json(text, name)
     if not isinstance(found, dict):
-        raise UsageError(f"{name}: want a table, found {brief(found)}")
+        raise UsageError(f"{name}: want an object, found {brief(found)}")
     return found
 
 
@@ -185,7 +185,7 @@ def check_writable(path: Path) -> None:
         path.lstat()  # a name that is too long fails here
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")
+        raise UsageError(f"{path}: cannot be created: {nearest} is not a writable folder")
 
 
 def write_json(path: Path, data: Any) -> None:

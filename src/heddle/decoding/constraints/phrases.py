@@ -121,10 +121,9 @@ class CompiledPhrases:
         if self.require:
             least = int(self.distances[position, self.all])
             if least == UNREACHABLE:
-                raise ConfigError("require", want="phrases that can be written", got=_texts(self.require))
+                raise ConfigError("require", f"this tokenizer cannot produce the phrases {_texts(self.require)}")
             if max_tokens is not None and least > max_tokens:
-                want = f"phrases that {max_tokens} tokens can say, not {least}"
-                raise ConfigError("require", want=want, got=_texts(self.require))
+                raise ConfigError("require", f"the phrases need at least {least} tokens; max_tokens is {max_tokens}")
         return PhraseConstraint(self, position, self.all, max_tokens)
 
     def _transitions(self, position: int) -> _Transitions:

@@ -57,7 +57,7 @@ class MultinomialSampling(TokenStrategy, Sampler):
     The filters apply in the order temperature, top_k, top_p, min_p, typical; None is off.
     """
 
-    temperature: Annotated[float, within("above 0, to draw by", lambda temperature: 0 < temperature < math.inf)] = 1.0
+    temperature: Annotated[float, within("above 0", lambda temperature: 0 < temperature < math.inf)] = 1.0
     top_k: Positive | None = None
     top_p: Mass | None = None
     min_p: Annotated[float, within("0 to 1", lambda share: 0 <= share <= 1)] | None = None

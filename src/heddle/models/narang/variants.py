@@ -99,7 +99,7 @@ VARIANTS: dict[str, tuple[Edit, str]] = {
     "reglu": (with_gate("relu"), "feed-forward gated by ReLU"),
     "selu": (with_activation("selu"), "SELU in the feed-forward"),
     "swiglu": (with_gate("swish"), "feed-forward gated by Swish"),
-    "liglu": (with_gate("linear"), "feed-forward of two linear maps multiplied"),
+    "liglu": (with_gate("linear"), "feed-forward of two linear layers multiplied"),
     "sigmoid": (with_activation("sigmoid"), "sigmoid in the feed-forward"),
     "softplus": (with_activation("softplus"), "softplus in the feed-forward"),
     "rms-norm": (with_norm(PartialRMSNormConfig()), "RMS norm by the first features alone"),

@@ -63,7 +63,7 @@ class EncoderConfig(NetworkConfig):
             raise ConfigError("outputs", want="a name for each of its own", got=names)
         pooled = [output.name for output in self.outputs if output.reads == "pooled"]
         if pooled and self.pooling is None:
-            raise ConfigError("pooling", want=f"a kind, for the output {pooled[0]}", got=None)
+            raise ConfigError("pooling", want=f"a kind, because the output {pooled[0]} needs it", got=None)
 
     def build(self, seed: int = 0) -> "Encoder":
         return Encoder(self, seed)

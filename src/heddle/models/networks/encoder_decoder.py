@@ -56,9 +56,9 @@ class EncoderDecoderConfig(NetworkConfig):
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
         if not isinstance(self.tap, LastLayerConfig) and shares_layers(self.decoder.plan):
-            raise ConfigError("tap", want="last, for a looped decoder has one layer", got=self.tap.kind)
+            raise ConfigError("tap", want="last, because a looped decoder has one layer", got=self.tap.kind)
         if not isinstance(self.tap, LastLayerConfig) and find(self.encoder.plan, PoolConfig):
-            want = "last, for an encoder that pools has layers of unequal length"
+            want = "last, because an encoder that pools has layers of unequal length"
             raise ConfigError("tap", want=want, got=self.tap.kind)
 
     def build(self, seed: int = 0) -> "EncoderDecoder":
@@ -91,7 +91,7 @@ class EncoderDecoder(AutoregressiveModel):
         branches = [module for module in self.decoder.modules() if isinstance(module, Branch)]
         outer = [m for m in self.decoder.modules() if isinstance(m, Sum) or (isinstance(m, Module) and m.repeats > 1)]
         if any(isinstance(m, Recurrent) for around in outer for m in around.modules()):
-            wish = "recurrent parts outside of loops and sums, for a bridge initialises each once"
+            wish = "recurrent parts outside of loops and sums, because a bridge initializes each once"
             raise ConfigError("decoder.plan", want=wish, got=type(outer[0]).__name__.lower())
         return {b.path: b.part.state_sizes() for b in branches if isinstance(b.part, Recurrent)}
 

@@ -53,7 +53,7 @@ class LanguageModelConfig(NetworkConfig):
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
         if find(self.plan, PoolConfig):
-            raise ConfigError("plan", want="no pool, for every token has an output of its own", got="pool")
+            raise ConfigError("plan", want="no pool, because every token needs its own output", got="pool")
 
     @property
     def sees_next_token(self) -> bool:

@@ -14,7 +14,7 @@ from heddle.nn.base import initialise, merged_weight
 def lora(
     rank: int = 8, alpha: float = 16.0, targets: tuple[str, ...] | None = None, layers: tuple[int, ...] | None = None
 ) -> Callable[[ModelConfig], NetworkConfig]:
-    """Return an edit that adds LoRA to linear maps, by default those of attention and feed-forward parts."""
+    """Return an edit that adds LoRA to linear layers, by default those of attention and feed-forward parts."""
     return lambda config: with_adapters(config, LoraConfig(rank=rank, alpha=alpha, targets=targets, layers=layers))
 
 

@@ -131,7 +131,7 @@ def _branch(
 def _check(attention: AttentionConfig | CrossAttentionConfig) -> None:
     if attention.projections.output_bias:
         field = "attention.projections.output_bias"
-        raise ConfigError(field, want="false, for branches have no output projection", got=True)
+        raise ConfigError(field, want="false, because branches have no output projection", got=True)
 
 
 @part("branched_attention")

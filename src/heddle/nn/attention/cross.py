@@ -34,7 +34,7 @@ class CrossAttentionConfig(CrossConfig):
 
     def build(self, width: int, place: Place) -> "CrossAttention":
         if place.memory is None:
-            raise ConfigError("plan", want="self-attention, for there is no encoder to read", got=self.kind)
+            raise ConfigError("plan", want="self-attention, because there is no encoder", got=self.kind)
         head_width_for(self, width)
         return CrossAttention(width, place.memory, self, place)
 

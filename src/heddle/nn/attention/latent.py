@@ -62,7 +62,9 @@ class LatentAttentionConfig(SelfAttentionConfig):
         super().__post_init__()
         across = self.projections.across
         if not isinstance(across, NoNormConfig):
-            raise ConfigError("projections.across", want="none, for `norm` is of whole latents", got=across.kind)
+            raise ConfigError(
+                "projections.across", want="none, because `norm` normalizes whole latents", got=across.kind
+            )
 
     def head_width_at(self, width: int) -> int:
         """Return the width with rotary embedding: all that positions need to know."""

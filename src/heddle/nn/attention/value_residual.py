@@ -52,7 +52,7 @@ class FirstValues(Values):
     def publish(self, own: Stream, ctx: Context) -> Context:
         """Return the context with the values for all layers."""
         if ctx.values is not None:
-            raise ConfigError("values", want="one attention in the first layer, used once", got="more")
+            raise ConfigError("values", "value residuals need exactly one attention in the first layer")
         return dataclasses.replace(ctx, values=own)
 
     def forward(self, own: Stream | None, ctx: Context) -> Stream:
@@ -73,14 +73,13 @@ class ValueResidual(Values):
         first = _first_values(ctx)
         assert own is not None
         if own.shape != first.shape:
-            wish = f"the same shape in every layer, {tuple(first.shape)}: one number of kv_heads, and no pooling"
-            raise ConfigError("values", want=wish, got=tuple(own.shape))
+            want = f"the first layer's shape in every layer, {tuple(first.shape)}: the same kv_heads, and no pooling"
+            raise ConfigError("values", want=want, got=tuple(own.shape))
         own_weight, first_weight = self.share.to(own.dtype).unbind()
         return own_weight * own + first_weight * first
 
 
 def _first_values(ctx: Context) -> Stream:
     if ctx.values is None:
-        wish = "a first layer with `values: {kind: first}`, in attention that is a branch of its own"
-        raise ConfigError("values", want=wish, got="none there")
+        raise ConfigError("values", f"the first layer has no attention with `values: {ValueResidualConfig.kind}`")
     return ctx.values

@@ -174,7 +174,7 @@ class Context:
     def note(self, name: str, value: Tensor) -> "Context":
         """Keep a named value for later layers; a name is written once."""
         if name in self.notes:
-            raise ConfigError(name, want="a note written once", got="a second value")
+            raise ConfigError(name, want="a note that is written only once", got="a second value")
         return dataclasses.replace(self, notes={**self.notes, name: value})
 
 

@@ -51,7 +51,7 @@ class ExpertsConfig(ChannelConfig):
         check_at_least(1, experts=self.experts)
         check_at_least(0, z_loss=self.z_loss)
         if isinstance(self.router, ExpertChoiceConfig) and not isinstance(self.balance, NoLoadBalancingConfig):
-            raise ConfigError("balance", want="none, for expert choice has equal loads", got=self.balance.kind)
+            raise ConfigError("balance", want="none, because expert choice has equal loads", got=self.balance.kind)
 
     def build(self, width: int, place: Place) -> "Experts":
         return Experts(width, self, place)
@@ -139,7 +139,7 @@ class GroupedLinearOptions:
 
 
 class GroupedLinear(Module):
-    """Grouped linear map: a matrix for each expert, applied to that expert's rows (grouped GEMM)."""
+    """Grouped linear layer: a matrix for each expert, applied to that expert's rows (grouped GEMM)."""
 
     def __init__(self, experts: int, inputs: int, outputs: int, options: GroupedLinearOptions) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class ProductKeysConfig(ChannelConfig):
     def __post_init__(self) -> None:
         check_at_least(1, keys=self.keys, heads=self.heads, top=self.top)
         if self.key_width < 2 or self.key_width % 2:
-            raise ConfigError("key_width", want="an even number, for a key has two halves", got=self.key_width)
+            raise ConfigError("key_width", want="an even number, because a key has two halves", got=self.key_width)
         if self.top > self.keys:
             raise ConfigError("top", want=f"at most {self.keys}, the number of half-keys", got=self.top)
 

@@ -208,8 +208,7 @@ class ExpertChoiceConfig(RouterConfig):
 
     def build(self, width: int, experts: int, place: Place) -> Router:
         if place.sight == "past":
-            wish = "a choice by tokens, for experts would choose among future tokens too"
-            raise ConfigError("router", want=wish, got=self.kind)
+            raise ConfigError("router", f"{self.kind} is not causal; use token_choice in a decoder")
         return ExpertChoice(width, experts, min(self.factor, experts))
 
 

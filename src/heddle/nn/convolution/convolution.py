@@ -118,7 +118,7 @@ class ConvolutionConfig(MixerConfig):
 
     taps: Taps = 9  # kernel size: positions that an output sees, its own included
     heads: Positive | None = None  # filters, each for several channels; None: one for each channel
-    maps: Positive = 1  # linear maps after the filters; Narang et al. use two
+    maps: Positive = 1  # linear layers after the filters; Narang et al. use two
     dropout: Share = 0.0  # of the filters
 
 
@@ -128,7 +128,7 @@ class LightweightConvolutionConfig(ConvolutionConfig):
 
     taps: kernel size: positions that an output sees, its own included.
     heads: filters, each for several channels; None: one for each channel.
-    maps: linear maps after the filters; Narang et al. use two.
+    maps: linear layers after the filters; Narang et al. use two.
     dropout: dropout of the filters.
     """
 
@@ -142,7 +142,7 @@ class DynamicConvolutionConfig(ConvolutionConfig):
 
     taps: kernel size: positions that an output sees, its own included.
     heads: filters, each for several channels; None: one for each channel.
-    maps: linear maps after the filters; Narang et al. use two.
+    maps: linear layers after the filters; Narang et al. use two.
     dropout: dropout of the filters.
     """
 

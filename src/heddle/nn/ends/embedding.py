@@ -49,7 +49,7 @@ class EmbeddingTable(Module, ABC):
 def require_vocab(vocab: int | None) -> int:
     """Return the size of the vocabulary; refuse None."""
     if vocab is None:
-        raise ConfigError("vocab", want="the number of token ids, for this embedding", got=None)
+        raise ConfigError("vocab", want="the number of token ids", got=None)
     return vocab
 
 

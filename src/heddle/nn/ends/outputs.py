@@ -79,7 +79,7 @@ class MaskedTokenOutputConfig(OutputConfig):
 
     def build(self, vocab: int | None, width: int) -> Output:
         if vocab is None:
-            raise ConfigError("outputs", want="classes, for there is no vocabulary", got=self.kind)
+            raise ConfigError("outputs", want="classes, because there is no vocabulary", got=self.kind)
         return MaskedTokenOutput(vocab, width, self)
 
 

@@ -25,7 +25,7 @@ class PatchEmbeddingConfig(EmbeddingConfig):
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         if vocab is not None:
-            raise ConfigError("vocab", want="none, for the inputs are images", got=vocab)
+            raise ConfigError("vocab", want="none, because the inputs are images", got=vocab)
         return PatchEmbedding(width, self)
 
 

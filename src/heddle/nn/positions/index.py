@@ -91,7 +91,7 @@ class BinaryIndexPosition(IndexPositionBase):
 
     def reserve(self, length: int) -> None:
         if length > 1 << self.digits:
-            raise UsageError(f"length {length} is past what {self.digits} binary digits can count")
+            raise UsageError(f"sequence length {length} exceeds the {1 << self.digits} of {self.digits} binary digits")
 
     def index_features(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
         digit = torch.arange(self.digits, device=index.device)

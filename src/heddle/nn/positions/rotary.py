@@ -73,7 +73,7 @@ class NTKScalingConfig(RotaryScalingConfig):
     def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         pairs = len(frequency)
         if pairs == 1:
-            raise ConfigError("head_width", want="at least 4, for one pair cannot be fast and slow", got=2)
+            raise ConfigError("head_width", want="at least 4, because one pair cannot be fast and slow", got=2)
         steps = torch.arange(pairs, dtype=frequency.dtype, device=frequency.device)
         return frequency * self.factor ** -(steps / (pairs - 1))
 

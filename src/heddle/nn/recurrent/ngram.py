@@ -32,7 +32,7 @@ class NGramConfig(RecurrentConfig):
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
         if self.n < 2:
-            raise ConfigError("n", want="at least 2, for one word before the predicted", got=self.n)
+            raise ConfigError("n", want="at least 2: one token before the predicted one", got=self.n)
         activation(self.activation)
 
     def build(self, width: int, place: Place) -> "NGram":

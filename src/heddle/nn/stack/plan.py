@@ -211,7 +211,7 @@ class PoolConfig(PlanConfig):
 
     def build(self, width: int, place: Place) -> Plan:
         if place.sight != "all":
-            raise ConfigError("sight", want="all, for pooling mixes a position with later ones", got=place.sight)
+            raise ConfigError("sight", want="all, because pooling mixes a position with later ones", got=place.sight)
         return Pool(self.size)
 
 

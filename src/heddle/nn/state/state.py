@@ -221,7 +221,9 @@ class State:
         named = {"lengths": self.lengths}
         for key, slot in self.slots.items():
             if not isinstance(slot, HiddenState):
-                raise ConfigError("rows", want="recurrent mixers only, to carry a state from batch to batch", got=key)
+                raise ConfigError(
+                    "rows.kind", f"only recurrent models carry state between batches; {key} has a KV cache"
+                )
             named |= {f"{key}/{i}": vector for i, vector in enumerate(slot.vectors)}
         return named
 

@@ -184,13 +184,13 @@ class ErrorModel:
             raise DataError(f"{path}: want errors as `heddle correct --learn` writes them")
         seen, changed = _counts(data.get("seen"), path), data.get("changed")
         if not isinstance(changed, dict):
-            raise DataError(f"{path}: changed: want counts of pieces, got none")
+            raise DataError(f"{path}: changed: want counts of letter sequences, got none")
         return cls(seen, {piece: _counts(ways, path) for piece, ways in changed.items()})
 
 
 def _counts(data: Any, path: Path) -> dict[str, int]:
     if not isinstance(data, dict) or not all(isinstance(n, int) and n >= 0 for n in data.values()):
-        raise DataError(f"{path}: want counts of pieces: whole numbers, 0 or more")
+        raise DataError(f"{path}: want counts of letter sequences: whole numbers, 0 or more")
     return data
 
 

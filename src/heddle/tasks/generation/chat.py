@@ -34,7 +34,7 @@ class Conversation:
 
     def __post_init__(self) -> None:
         if not self.config.choice.streams or self.config.samples > 1:
-            raise UsageError("chat: want one answer that is streamed, so neither beams nor samples")
+            raise UsageError("chat: beams and samples are not supported, because answers are streamed")
         config = with_special_tokens(self.config, self.chat.tokenizer)
         self._config = replace(config, stop=tuple(dict.fromkeys((*config.stop, *self.chat.stops.ids))))
         self._prefixes = PrefixCache(self.model)  # the prompt of a turn begins with that of the turn before

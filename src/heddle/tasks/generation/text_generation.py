@@ -78,7 +78,7 @@ class TextGenerator:
         """Return a config from options; a bias may name tokens by their text. Refuse what this model cannot do."""
         for name in CONSTRAINTS:
             if name in options:
-                raise UsageError(f"{name}: want it in the constraints: rules=heddle.rules({name}=...)")
+                raise UsageError(f"{name}: pass it as rules=heddle.rules({name}=...)")
         given: dict[str, Any] = {**options}
         if isinstance(given.get("bias"), Mapping):
             given["bias"] = {self._id(token): value for token, value in given["bias"].items()}

@@ -72,7 +72,7 @@ def _candidate(raw: object, path: str) -> NBestCandidate:
     scores = {FIRST_PASS: raw[FIRST_PASS]} if FIRST_PASS in raw else {}
     more = raw.get("scores", {})
     if not isinstance(more, dict):
-        raise ConfigError(f"{path}.scores", want="a table of numbers by name", got=more)
+        raise ConfigError(f"{path}.scores", want="an object of numbers by name", got=more)
     scores |= more
     return NBestCandidate(text, {name: _number(value, f"{path}.{name}") for name, value in scores.items()})
 

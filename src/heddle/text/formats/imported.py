@@ -98,7 +98,7 @@ def probe_special_tokens(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tu
         if plain and places:
             before, after = tuple(whole[: places[0]]), tuple(whole[places[0] + len(plain) :])
             if any(not 0 <= id <= largest for id in (*before, *after)):
-                raise DataError(f"{where}: puts ids around a text that its vocabulary does not have")
+                raise DataError(f"{where}: adds ids to a text that are not in its vocabulary")
             return before, after
     return (), ()
 

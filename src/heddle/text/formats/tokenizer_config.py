@@ -161,7 +161,7 @@ def _listed(config: Mapping[str, Any]) -> dict[int, AddedToken]:
     """Return the added tokens in the tokenizer's config, by id."""
     found = config.get("added_tokens_decoder") or {}
     if not isinstance(found, dict) or not all(isinstance(entry, dict) for entry in found.values()):
-        raise DataError(f"{TOKENIZER_CONFIG}: added_tokens_decoder: want a table of tokens, got {str(found)[:40]}")
+        raise DataError(f"{TOKENIZER_CONFIG}: added_tokens_decoder: want an object of tokens, got {str(found)[:40]}")
     return {_id(id): _added(entry, special=False) for id, entry in found.items()}
 
 

@@ -182,7 +182,7 @@ def _lazy(body: Callable[..., Iterator[Value]]) -> Filter:
 
 def _items(run: Rendering, value: Value, /) -> Iterator[Value]:
     if not isinstance(value, dict | Undefined):
-        raise TemplateError(f"want a table, got {kind(value)}")
+        raise TemplateError(f"want a mapping, got {kind(value)}")
     yield from value.items() if isinstance(value, dict) else ()
 
 
@@ -243,7 +243,7 @@ def _dictsort(
     run: Rendering, value: Value, /, case_sensitive: Value = False, by: Value = KEY, reverse: Value = False
 ) -> Value:
     if not isinstance(value, dict):
-        raise TemplateError(f"want a table, got {kind(value)}")
+        raise TemplateError(f"want a mapping, got {kind(value)}")
     position = ("key", "value").index(to_str(by))
     return ordered(run, iterate(run, value.items()), _sort_key(run, case_sensitive, position), bool(reverse))
 

@@ -30,7 +30,7 @@ def _namespace(run: Rendering, /, *given: Value, **named: Value) -> Value:
 def _dict(run: Rendering, /, *given: Value, **named: Value) -> dict[Value, Value]:
     first = given[0] if given else {}
     if not isinstance(first, dict) or len(given) > 1:
-        raise TemplateError("want a table, or name=value")
+        raise TemplateError("want a mapping, or name=value")
     run.items(len(first) + len(named))
     return first | {MarkedText(name): value for name, value in named.items()}
 

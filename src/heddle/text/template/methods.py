@@ -61,7 +61,7 @@ def replace(run: Rendering, text: MarkedText, /, old: Value, new: Value, count: 
     """Replace each occurrence of one text by another."""
     gone, put = to_str(old), to_text(run, new)
     if not gone:
-        raise TemplateError("cannot replace nothing")
+        raise TemplateError("empty pattern")
     times = text.plain.count(gone)
     run.items(times)
     run.text(len(text) + times * max(0, len(put) - len(gone)))

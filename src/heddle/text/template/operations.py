@@ -24,7 +24,7 @@ def iterate(run: Rendering, value: Value) -> list[Value]:
     if isinstance(value, Sized) and isinstance(value, Iterable):
         run.items(len(value))
         return list(value)
-    raise TemplateError(f"cannot go through {kind(value)}")
+    raise TemplateError(f"{kind(value)} is not iterable")
 
 
 # --- as plain Python data ---------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ class PlainCopy:
             self.length += len(value)
             return value.plain
         if self.to_write and isinstance(value, Function | Generator | Namespace):
-            raise TemplateError(f"cannot write out {kind(value)}")
+            raise TemplateError(f"cannot convert {kind(value)} to text")
         if not isinstance(value, list | tuple | dict | View):
             return value
         self.depth = max(self.depth, depth)
@@ -127,7 +127,7 @@ def _arithmetic(name: str, apply: Callable[[Number, Number], Number], left: Valu
         if isinstance(side, Undefined):
             raise side.fault()
     if not isinstance(left, int | float) or not isinstance(right, int | float):
-        raise TemplateError(f"cannot work out {kind(left)} {name} {kind(right)}")
+        raise TemplateError(f"unsupported operand types: {kind(left)} {name} {kind(right)}")
     try:
         found = apply(left, right)
     except (ArithmeticError, ValueError):
@@ -240,9 +240,9 @@ def part(run: Rendering, value: Value, bounds: list[Value]) -> Value:
     if isinstance(value, Undefined):
         raise value.fault()
     if not isinstance(value, list | tuple | range | MarkedText):
-        raise TemplateError(f"cannot take a part of {kind(value)}")
+        raise TemplateError(f"{kind(value)} cannot be sliced")
     start, stop, step = (None if bound is None else to_int(bound) for bound in bounds)
     if step == 0:
-        raise TemplateError("cannot go by steps of 0")
+        raise TemplateError("step must not be 0")
     run.spend(1 + len(value) // 64)
     return value[slice(start, stop, step)]

@@ -136,7 +136,7 @@ def value_of(data: object, marks: int = 0, depth: int = 0) -> Value:
         return [value_of(item, marks, depth + 1) for item in data]
     if isinstance(data, Mapping):
         return {value_of(key, marks, depth + 1): value_of(item, marks, depth + 1) for key, item in data.items()}
-    raise UsageError(f"chat: want texts, numbers, lists and tables in messages and tools, got {brief(data)}")
+    raise UsageError(f"chat: want texts, numbers, lists and mappings in messages and tools, got {brief(data)}")
 
 
 def trusted(data: object) -> Value:

@@ -29,7 +29,7 @@ class StopOnDivergence(Callback):
             raise Diverged(
                 f"{self.in_a_row} bad steps in a row at step {trainer.step} "
                 f"(loss {float(report.loss):.4g}, gradient norm {float(report.norm):.4g}): "
-                "lower the learning rate or look at the data; checkpoints are whole"
+                "lower the learning rate or look at the data; the checkpoints are intact"
             )
 
 

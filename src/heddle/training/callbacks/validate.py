@@ -57,7 +57,9 @@ class HeldOutRows:
             model.train(was_training)
         total, tokens = processes.all_reduce(sums).sum(0).tolist()  # each group has one process; the others add 0
         if not tokens:
-            raise DataError(f"validation_rows: none of the targets in {self.rows} rows counts; measure more rows")
+            raise DataError(
+                f"validation_rows: the {self.rows} rows have no target with a loss weight; measure more rows"
+            )
         return float(total / tokens)
 
     def _groups(self, world: int) -> list[tuple[int, range]]:

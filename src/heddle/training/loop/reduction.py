@@ -43,7 +43,7 @@ class ProcessGroup:
             return cls()
         cuda = torch.cuda.is_available() and device != "cpu"
         if cuda and device not in ("auto", "cuda"):
-            raise ConfigError("hardware.device", want="auto, for each process takes a GPU of its own", got=device)
+            raise ConfigError("hardware.device", want="auto, because each process takes its own GPU", got=device)
         # counts and texts go by gloo on the CPU, so that no step waits for the GPU; a first run may prepare for hours
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
         processes = cls(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))

@@ -131,7 +131,7 @@ class Trainer:
             raise EnvironmentFault(
                 f"out of memory at step {self.step} with {rows} rows at once: set training.micro_batch below {rows} "
                 "(and hardware.compile=on where it is graphs), "
-                f"or a smaller model; the checkpoints in {self.folder} are whole"
+                f"or a smaller model; the checkpoints in {self.folder} are intact"
             ) from error
 
     def snapshot(self) -> Snapshot:
@@ -199,7 +199,7 @@ def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.devic
     whole = State.join([State.from_tensors(pieces[index]) for index in sorted(pieces)])
     share, processes, had = step.micro_batch * len(step.carried), step.processes, len(whole.lengths)
     if had != share * processes.world:
-        wish = f"{had}, as it was, for each row goes on with its own state"
-        raise ConfigError("training.batch", want=wish, got=share * processes.world)
+        want = f"{had} when resuming, because each row carries its own state"
+        raise ConfigError("training.batch", want=want, got=share * processes.world)
     first = processes.rank * share
     return [whole.select(range(at, at + step.micro_batch)) for at in range(first, first + share, step.micro_batch)]

@@ -83,8 +83,8 @@ class OptimizerConfig(Config, ABC):
 
 def _check(field: str, value: float, below: float = float("inf")) -> None:
     if not 0 <= value < below:
-        wish = "0 or more" if below == float("inf") else f"0 to below {below:g}"
-        raise ConfigError(field, want=wish, got=value)
+        want = "0 or more" if below == float("inf") else f"0 to below {below:g}"
+        raise ConfigError(field, want=want, got=value)
 
 
 @part("adamw")
@@ -178,7 +178,7 @@ class MuonConfig(OptimizerConfig):
         matrices = {n: (r, p) for n, (r, p) in by_role(model, ORTHOGONAL).items() if p.dim() == 2}
         rest = {n: (r, p) for n, (r, p) in by_role(model, TRAINED).items() if n not in matrices}
         if not matrices:
-            raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
+            raise ConfigError("optimizer", "Muon needs trainable 2-D weights in the layers; this model has none")
         weights = [p for _, p in matrices.values()]
         muon = Muon(weights, self.learning_rate, self.momentum, self.weight_decay, model.compute)
         return Optimizers(model, [muon, self.rest.over(rest)] if rest else [muon])
@@ -257,8 +257,8 @@ class Optimizers:
                 raise DamageError(f"optimizer state for {name!r}, which this model does not have")
             one, p = known[name]
             if key not in STATE_KEYS[type(one)]:
-                wish = f"the optimizer that the run began with, which keeps {key} for {name}"
-                raise ConfigError("training.optimizer", want=wish, got=type(one).__name__.lower())
+                want = f"the optimizer of the checkpoint, which has {key} for {name}"
+                raise ConfigError("training.optimizer", want=want, got=type(one).__name__.lower())
             # AdamW counts steps in float32; on a GPU the count lives beside the weights
             one.state[p][key] = tensor.clone().to(p.device)
 

@@ -171,7 +171,7 @@ def _rotary(config: ModelConfig, attention: LatentAttentionConfig) -> dict[str, 
         return keys
     scaling = position.scaling
     if not isinstance(scaling, YarnScalingConfig) or scaling.factor <= 1 or attention.scale <= 0:
-        raise NoCounterpart("it scales scores by the width of heads and the stretch of positions alone")
+        raise NoCounterpart("it scales scores only by the head width and the position scaling")
     sharper = math.sqrt(attention.scale * math.sqrt(attention.widths.key + attention.widths.rotary))
     weight = (sharper - 1) / (yarn_mscale(scaling.factor, 1) - 1)
     return {**keys, "mscale_all_dim": round(weight, 9)}  # as many digits as published configs have

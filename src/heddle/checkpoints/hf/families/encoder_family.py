@@ -196,7 +196,7 @@ def _output(kind: type[OutputConfig], hf: HfConfig, extras: OutputParts) -> Outp
     if kind is TOKEN:
         return TOKEN(classes=classes, labels=labels, dropout=rate)
     if classes != 2:
-        raise ConfigError(f"{hf.where}: id2label", want="two, for this class", got=classes)
+        raise ConfigError(f"{hf.where}: id2label", want="two labels for this class of model", got=classes)
     return SPAN(dropout=rate) if kind is SPAN else SENTENCE(dropout=rate)
 
 
