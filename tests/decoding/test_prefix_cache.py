@@ -7,7 +7,7 @@ from laws.cases import SMALL, own_presets
 from heddle.core import ConfigError, UsageError
 from heddle.decoding.generation import GenerationConfig, complete
 from heddle.decoding.runtime import PrefixCache, Request, make_requests
-from heddle.decoding.runtime.prefix_cache import SHORTEST, common_prefixes
+from heddle.decoding.runtime.prefix_cache import MIN_TOKENS, common_prefixes
 from heddle.models.networks import AutoregressiveModel, LanguageModel
 from heddle.nn.state import Int8KVCacheConfig, State
 
@@ -115,7 +115,7 @@ def test_shared_prefixes_are_found_once_and_by_source() -> None:
     assert sorted(common_prefixes(rows)) == [(LONG[:6], None)]
     apart = [(LONG, [1]), (LONG, [2]), (LONG, [2])]
     assert common_prefixes(apart) == [(LONG[:-1], (2,))]
-    assert common_prefixes([(LONG[:SHORTEST], None)] * 2) == []
+    assert common_prefixes([(LONG[:MIN_TOKENS], None)] * 2) == []
 
 
 def test_another_cache_or_model_is_another_matter() -> None:

@@ -67,7 +67,7 @@ def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) ->
 def test_a_clipped_step_is_that_of_the_cpu(
     optimizer: OptimizerConfig, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizers, "LARGE", large)
+    monkeypatch.setattr(optimizers, "MIN_KERNEL_ELEMENTS", large)
     ids = torch.randint(0, 50, (2, 17), generator=torch.Generator().manual_seed(0))
     found = []
     for device in (torch.device("cpu"), GPU):

@@ -17,7 +17,7 @@ C = TypeVar("C", bound="Config")
 T = TypeVar("T", bound="Config")
 Plain = Any  # what JSON can hold: None, bool, int, float, str, list, dict
 
-DEEPEST = 60  # levels of nesting; no honest config comes near, and recursion stays safe
+MAX_DEPTH = 60  # levels of nesting; no honest config comes near, and recursion stays safe
 
 
 class Config:
@@ -132,8 +132,8 @@ def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Con
 
 
 def _check_depth(path: str, depth: int) -> None:
-    if depth > DEEPEST:
-        raise ConfigError(path[:200], want=f"at most {DEEPEST} levels of nesting", got="more")
+    if depth > MAX_DEPTH:
+        raise ConfigError(path[:200], want=f"at most {MAX_DEPTH} levels of nesting", got="more")
 
 
 def _fields(hints: Mapping[str, Any]) -> str:

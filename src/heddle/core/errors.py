@@ -116,7 +116,7 @@ WRONG = {  # a path that the user gave, or that the system named
     errno.ENAMETOOLONG: "name too long",
     errno.ELOOP: "too many levels of symbolic links",
 }
-LONGEST_NAME = 120  # characters of a path in a line
+MAX_NAME_CHARACTERS = 120  # characters of a path in a line
 
 
 def system_fault(error: OSError, place: str | os.PathLike[str] | None = None) -> HeddleError | None:
@@ -134,7 +134,7 @@ def system_fault(error: OSError, place: str | os.PathLike[str] | None = None) ->
 
 def _path(name: object) -> str:
     text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else str(name)
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
+    return text if len(text) <= MAX_NAME_CHARACTERS else text[: MAX_NAME_CHARACTERS - 1] + "…"
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from heddle.core.errors import ConfigError, DamageError, HeddleError, UsageError
 
 PLUGINS = "heddle.plugins"  # the group of entry points of installed packages
 FOLDER = "code"  # of a run: the files that it was trained with
-LARGEST = 1 << 20  # bytes of a file of code
+MAX_BYTES = 1 << 20  # bytes of a file of code
 MARK = "#sha256="  # between the path of code and its hash, in a run's config
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -172,9 +172,9 @@ def _find_file(path: Path) -> UserCode:
         near = hint(path.name, [one.name for one in path.parent.glob("*.py")]) if path.parent.is_dir() else ""
         raise UsageError(f"{path}: no such file{near}")
     with path.open("rb") as file:
-        source = file.read(LARGEST + 1)
-    if len(source) > LARGEST or path.suffix != ".py":
-        raise UsageError(f"{path}: want a file of Python code that ends in .py, of at most {LARGEST} bytes")
+        source = file.read(MAX_BYTES + 1)
+    if len(source) > MAX_BYTES or path.suffix != ".py":
+        raise UsageError(f"{path}: want a file of Python code that ends in .py, of at most {MAX_BYTES} bytes")
     return UserCode(path.name, hashlib.sha256(source).hexdigest(), source, path)
 
 

@@ -49,17 +49,17 @@ class GenerationOptions(TypedDict, total=False):
     strategy: DecodingStrategy | str | None  # any other decoding strategy, or the name of its kind
 
 
-AMOUNTS = ("max_tokens", "min_tokens", "samples", "seconds", "stretch", "alternatives", "chunk")
+LIMITS = ("max_tokens", "min_tokens", "samples", "seconds", "stretch", "alternatives", "chunk")
 FILTERS = ("top_k", "top_p", "min_p", "typical")
 BEAMS = ("length_penalty", "coverage", "groups", "diversity")
 PENALTIES = ("repetition", "presence", "frequency")
-CHOOSING = ("temperature", "seed", "beams", "contrast", *FILTERS, *BEAMS)  # what a strategy replaces
+STRATEGY_OPTIONS = ("temperature", "seed", "beams", "contrast", *FILTERS, *BEAMS)  # what a strategy replaces
 
 INTEGERS = ("max_tokens", "min_tokens", "samples", "alternatives", "chunk", "top_k", "seed", "beams", "groups")
-NOT_NUMBERS = ("cache", "compile", "bias", "strategy")
-NEUTRAL = {"top_p": 1, "min_p": 0, "typical": 1}  # values that turn a filter off
+NON_NUMERIC = ("cache", "compile", "bias", "strategy")
+NO_OP_VALUES = {"top_p": 1, "min_p": 0, "typical": 1}  # values that turn a filter off
 
-Given = dict[str, Any]  # the options that are not None
+SetOptions = dict[str, Any]  # the options that are not None
 
 
 def generation_config(options: GenerationOptions) -> GenerationConfig:
@@ -69,11 +69,11 @@ def generation_config(options: GenerationOptions) -> GenerationConfig:
             known = ", ".join(GenerationOptions.__annotations__)
             near = nearest(name, GenerationOptions.__annotations__)
             raise ConfigError(name, want=f"one of {known}", got=name, near=near)
-    given: Given = {name: value for name, value in options.items() if value is not None}
+    given: SetOptions = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
         if name in INTEGERS and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise ConfigError(name, want="a whole number", got=value)
-        if name not in NOT_NUMBERS and (isinstance(value, bool) or not isinstance(value, Real)):
+        if name not in NON_NUMERIC and (isinstance(value, bool) or not isinstance(value, Real)):
             raise ConfigError(name, want="a number", got=value)
     strategy, penalties = _strategy(given), {name: given[name] for name in PENALTIES if name in given}
     config = GenerationConfig(
@@ -81,7 +81,7 @@ def generation_config(options: GenerationOptions) -> GenerationConfig:
         penalties=PenaltyConfig(bias=_biases(given.get("bias", {})), **penalties),
         cache=_cache(given.get("cache", "full")),
         compile=_compile(given.get("compile", "auto")),
-        **{name: given[name] for name in AMOUNTS if name in given},
+        **{name: given[name] for name in LIMITS if name in given},
     )
     if config.compile == "on" and not strategy.compiles:
         raise ConfigError("compile", f"'on' is not supported by the decoding strategy {strategy.kind}")
@@ -114,7 +114,7 @@ def _compile(word: object) -> Compile:
     raise ConfigError("compile", want=" or ".join(get_args(Compile)), got=word)
 
 
-def _strategy(given: Given) -> DecodingStrategy:
+def _strategy(given: SetOptions) -> DecodingStrategy:
     """Return the decoding strategy that the options mean."""
     if "strategy" in given:
         return _own_strategy(given)
@@ -132,7 +132,7 @@ def _strategy(given: Given) -> DecodingStrategy:
     if temperature == 0:
         MultinomialSampling(**filters)
         for name, value in filters.items():
-            if name not in NEUTRAL or value != NEUTRAL[name]:
+            if name not in NO_OP_VALUES or value != NO_OP_VALUES[name]:
                 raise ConfigError(name, "has no effect with temperature 0 (greedy); set a temperature above 0")
         return GreedySearch()
     if not temperature > 0:
@@ -140,9 +140,9 @@ def _strategy(given: Given) -> DecodingStrategy:
     return MultinomialSampling(temperature=temperature, seed=given.get("seed", 0), **filters)
 
 
-def _own_strategy(given: Given) -> DecodingStrategy:
+def _own_strategy(given: SetOptions) -> DecodingStrategy:
     """Return the strategy that was given itself, or by its kind."""
-    for name in CHOOSING:
+    for name in STRATEGY_OPTIONS:
         if name in given:
             raise ConfigError(name, "cannot be combined with strategy, which has its own settings")
     strategy, known = given["strategy"], kinds(DecodingStrategy)
@@ -154,7 +154,7 @@ def _own_strategy(given: Given) -> DecodingStrategy:
     return known[strategy]()
 
 
-def _refuse_sampling(given: Given, search: str, names: tuple[str, ...]) -> None:
+def _refuse_sampling(given: SetOptions, search: str, names: tuple[str, ...]) -> None:
     for name in ("temperature", *names):
         if name in given and (name != "temperature" or given[name]):
             raise ConfigError(name, f"not used by {search}, which does not sample")

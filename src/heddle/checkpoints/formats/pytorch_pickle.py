@@ -21,7 +21,7 @@ from torch import Tensor
 
 import heddle.checkpoints.hf as hf
 from heddle.checkpoints.formats.restricted_unpickler import (
-    LARGEST,
+    MAX_PICKLE_BYTES,
     RestrictedUnpickler,
     StorageRef,
     TensorRef,
@@ -34,9 +34,9 @@ from heddle.core.system import new_folder
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the older layout
 COPIES = 8  # how much larger than its file all tensors may be: views of one storage become separate tensors
-KEPT = (".json", ".txt", ".model", ".jinja")  # files that are copied: configs, tokenizers, chat templates
-LARGEST_KEPT = 256 << 20  # bytes
-LARGEST_LIST = 4 << 20  # bytes of a zip archive's list of entries: some 60,000 of them
+COPIED_SUFFIXES = (".json", ".txt", ".model", ".jinja")  # files that are copied: configs, tokenizers, chat templates
+MAX_COPIED_BYTES = 256 << 20  # bytes
+MAX_LIST_BYTES = 4 << 20  # bytes of a zip archive's list of entries: some 60,000 of them
 LOCAL, END = b"PK\3\4", b"PK\5\6"  # begin each entry of a zip archive, and its last record
 FULL_16 = 0xFFFF  # as many entries, or more
 
@@ -81,12 +81,12 @@ class PickledFile(Mapping[str, Tensor]):
         root = found[0].removesuffix("data.pkl")
         if (order := entries.get(f"{root}byteorder")) and self._bytes(order, 16) != b"little":
             raise UsageError(f"{self.path}: want little-endian numbers, found big-endian ones")
-        table = RestrictedUnpickler(self.path).run(io.BytesIO(self._bytes(entries[found[0]], LARGEST)))
+        table = RestrictedUnpickler(self.path).run(io.BytesIO(self._bytes(entries[found[0]], MAX_PICKLE_BYTES)))
         storages = f"{root}data/"
         return table, {name.removeprefix(storages): at for name, at in entries.items() if name.startswith(storages)}
 
     def _legacy(self) -> tuple[Any, dict[str, ByteRange]]:
-        file = io.BytesIO(self._data[:LARGEST])
+        file = io.BytesIO(self._data[:MAX_PICKLE_BYTES])
         if RestrictedUnpickler(self.path).run(file) != MAGIC:
             raise UnsafePickle(f"{self.path}: want a file of torch.save, found another pickle")
         if RestrictedUnpickler(self.path).run(file) != VERSION:
@@ -170,8 +170,8 @@ class _BoundedReader(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         size = len(self._data) - self._data.tell() if size < 0 else size
-        if size > LARGEST_LIST:
-            raise UnsafePickle(f"{self._path}: {size} bytes of entries, at most {LARGEST_LIST} allowed")
+        if size > MAX_LIST_BYTES:
+            raise UnsafePickle(f"{self._path}: {size} bytes of entries, at most {MAX_LIST_BYTES} allowed")
         return self._data.read(size)
 
 
@@ -241,7 +241,7 @@ def unpickle_folder(source: Path, target: Path) -> list[str]:
     check_writable(weights, str(source))
     with new_folder(target) as new:
         for path in sorted(source.iterdir()):
-            if path.suffix in KEPT and path.name not in (hf.CONFIG, hf.INDEX, PICKLED_INDEX, hf.CHECKSUMS):
+            if path.suffix in COPIED_SUFFIXES and path.name not in (hf.CONFIG, hf.INDEX, PICKLED_INDEX, hf.CHECKSUMS):
                 _copy(hf.resolve_hub_link(path), new / path.name)
         hf.write_folder(new, config, weights)
     return list(weights)
@@ -263,6 +263,6 @@ def _copy(path: Path, target: Path) -> None:
     if path.is_symlink() or not path.is_file():
         return
     with open_regular_file(path) as file, target.open("xb") as copy:
-        if os.fstat(file.fileno()).st_size > LARGEST_KEPT:
-            raise UsageError(f"{path}: larger than {LARGEST_KEPT} bytes, too large for a file of this kind")
+        if os.fstat(file.fileno()).st_size > MAX_COPIED_BYTES:
+            raise UsageError(f"{path}: larger than {MAX_COPIED_BYTES} bytes, too large for a file of this kind")
         shutil.copyfileobj(file, copy)

@@ -17,10 +17,10 @@ import torch
 
 from heddle.core import DamageError, UsageError, brief, first_line
 
-LARGEST = 16 << 20  # bytes of a pickle; its tensors are stored outside
+MAX_PICKLE_BYTES = 16 << 20  # bytes of a pickle; its tensors are stored outside
 MAX_OPCODES = 250_000  # about thirty for each tensor
-SIDES = 16
-LARGEST_NUMBER = 1 << 63
+MAX_DIMENSIONS = 16
+MAX_INTEGER = 1 << 63
 QUOTES = "'\""
 
 STORAGES = {
@@ -104,14 +104,14 @@ def _allowed_globals() -> dict[str, AllowedGlobal]:
 
 
 def _whole(value: object) -> int:
-    if type(value) is not int or not 0 <= value < LARGEST_NUMBER:
+    if type(value) is not int or not 0 <= value < MAX_INTEGER:
         raise ValueError(f"want a non-negative integer below 2**63, found {_kind(value)}")
     return value
 
 
 def _wholes(value: object) -> tuple[int, ...]:
-    if not isinstance(value, tuple) or len(value) > SIDES:
-        raise ValueError(f"want a shape of at most {SIDES} dimensions, found {_kind(value)}")
+    if not isinstance(value, tuple) or len(value) > MAX_DIMENSIONS:
+        raise ValueError(f"want a shape of at most {MAX_DIMENSIONS} dimensions, found {_kind(value)}")
     return tuple(_whole(side) for side in value)
 
 

@@ -27,9 +27,9 @@ IGNORED_KEYS = frozenset(
 )  # fmt: skip
 
 # Upper bounds: a config must not cost time or memory before the weights agree with it.
-LARGEST = (1 << 31) - 1
+MAX_INTEGER = (1 << 31) - 1
 DEEPEST, WIDEST_TABLE = 2048, 1 << 20
-MOST = {
+MAX_VALUES = {
     **dict.fromkeys(
         (
             "num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers", "n_layer",
@@ -106,7 +106,7 @@ class HfConfig:
         return sorted(self.data.keys() - self._read - IGNORED_KEYS)
 
     def _bounded(self, name: str, found: int) -> int:
-        most = MOST.get(name, LARGEST)
+        most = MAX_VALUES.get(name, MAX_INTEGER)
         if abs(found) > most:
             raise ConfigError(f"{self.where}: {name}", want=f"a whole number of at most {most}", got=found)
         return found

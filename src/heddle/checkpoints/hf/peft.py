@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heddle.checkpoints.hf.convert import FAMILIES, family_for
 from heddle.checkpoints.hf.family import Family, NoCounterpart
-from heddle.checkpoints.hf.folder import LARGEST_CONFIG, write_file
+from heddle.checkpoints.hf.folder import MAX_CONFIG_BYTES, write_file
 from heddle.checkpoints.hf.peft_config import PeftLoraConfig, read_peft_config
 from heddle.checkpoints.hf.weight_map import (
     IDENTITY,
@@ -57,7 +57,7 @@ def is_adapter(path: Path) -> bool:
 
 def base_model_name(path: Path) -> str | None:
     """Return the name or path of an adapter's base model, or None."""
-    name = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG).get("base_model_name_or_path")
+    name = read_table(path / ADAPTER_CONFIG, MAX_CONFIG_BYTES).get("base_model_name_or_path")
     return name if isinstance(name, str) else None
 
 
@@ -196,7 +196,7 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
     config = model.config.expand()
     if config.adapters:
         raise UsageError(f"{path}: this model has adapters already; merge them first")
-    data = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG)
+    data = read_table(path / ADAPTER_CONFIG, MAX_CONFIG_BYTES)
     adapter_config, tensors = read_peft_config(data, str(path / ADAPTER_CONFIG)), _read_matrices(path)
     weight_maps = _weight_maps_for(model, tensors, wanted, path)
     _check_named(adapter_config, weight_maps, tensors, path)

@@ -18,7 +18,7 @@ IGNORED_KEYS = frozenset(
 )  # fmt: skip
 PLAIN_INITS = (True, False, "gaussian", "orthogonal")  # other initialisations change the base weights
 PATTERN = re.compile(r"[\w\\.\-]{1,400}")
-HIGHEST_RANK = 1 << 16
+MAX_RANK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def read_peft_config(data: Mapping[str, Any], where: str) -> PeftLoraConfig:
 
 
 def _rank(found: float, where: str) -> int:
-    if found != int(found) or not 1 <= found <= HIGHEST_RANK:
-        raise ConfigError(where, want=f"a whole number from 1 to {HIGHEST_RANK}", got=found)
+    if found != int(found) or not 1 <= found <= MAX_RANK:
+        raise ConfigError(where, want=f"a whole number from 1 to {MAX_RANK}", got=found)
     return int(found)
 
 

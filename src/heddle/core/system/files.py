@@ -16,9 +16,9 @@ import yaml
 from heddle.core.errors import ConfigError, UsageError, brief, first_line, system_faults
 from heddle.core.raw_value import RawValue
 
-LARGEST = 4 << 20  # bytes
-LONGEST_CONFIG = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
-MOST_MARKS = 10_000  # marks of structure in a YAML text: its parser takes some 25 microseconds for each
+MAX_BYTES = 4 << 20  # bytes
+MAX_CONFIG_BYTES = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
+MAX_MARKS = 10_000  # marks of structure in a YAML text: its parser takes some 25 microseconds for each
 
 
 class StrictLoader(yaml.SafeLoader):
@@ -65,8 +65,8 @@ for schema in (StrictLoader, StrictDumper):
 def parse_yaml(text: str, name: str = "yaml") -> Any:
     """Parse YAML strictly; every fault is a ConfigError of one line."""
     marks = sum(text.count(mark) for mark in ",[]{}:-?\n")
-    if len(text) > LONGEST_CONFIG or marks > MOST_MARKS:
-        wish = f"at most {LONGEST_CONFIG} characters and {MOST_MARKS} lines, keys and values"
+    if len(text) > MAX_CONFIG_BYTES or marks > MAX_MARKS:
+        wish = f"at most {MAX_CONFIG_BYTES} characters and {MAX_MARKS} lines, keys and values"
         raise ConfigError(name, want=wish, got=f"{len(text)} and {marks}")
     try:
         data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
@@ -108,7 +108,7 @@ def _refuse_half_characters(text: str, data: Any, name: str) -> None:
         raise ConfigError(name, want="text that UTF-8 can hold", got="half a surrogate pair") from None
 
 
-def read_text(path: Path, limit: int = LARGEST) -> str:
+def read_text(path: Path, limit: int = MAX_BYTES) -> str:
     """Read a small UTF-8 file whole."""
     try:
         if path.stat().st_size > limit:
@@ -120,7 +120,7 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
         raise UsageError(f"{path}: cannot be read: {error}") from None
 
 
-def read_table(path: Path, limit: int = LARGEST) -> dict[str, Any]:
+def read_table(path: Path, limit: int = MAX_BYTES) -> dict[str, Any]:
     """Read a small JSON file that holds a table."""
     return parse_table(read_text(path, limit), str(path))
 
@@ -136,7 +136,7 @@ def parse_table(text: str, name: str) -> dict[str, Any]:
 def read_config(path: Path) -> Any:
     """Read a YAML or JSON file as plain data, chosen by its ending."""
     parse = parse_json if path.suffix == ".json" else parse_yaml
-    return parse(read_text(path, LONGEST_CONFIG), str(path))
+    return parse(read_text(path, MAX_CONFIG_BYTES), str(path))
 
 
 def parse_overrides(words: Iterable[str], several: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, Any]]:

@@ -22,7 +22,7 @@ from heddle.decoding.constraints.vocabulary import ByteColumns, Vocabulary
 MAX_BYTES = 1 << 17  # bytes of all phrases: the automaton takes one kilobyte for each
 MAX_REQUIRED_BYTES = 1 << 9  # of all phrases where some are required: the way to each is computed from every state
 MAX_REQUIRED = 8  # phrases: distances are computed for each set of missing ones
-CACHED = 64  # states whose transitions are kept, each as long as the vocabulary
+CACHE_SIZE = 64  # states whose transitions are kept, each as long as the vocabulary
 UNREACHABLE = np.int32(1 << 30)  # distance to what no tokens can spell
 
 Ints = NDArray[np.int32]
@@ -112,8 +112,8 @@ class CompiledPhrases:
         self._silent = _flags(vocabulary.silent, len(vocabulary))
         self._fresh = _flags(vocabulary.fresh, len(vocabulary))
         self._stopping = _flags(vocabulary.stop, len(vocabulary))
-        self.transitions = lru_cache(CACHED)(self._transitions)
-        self.mask = lru_cache(CACHED)(self._mask)
+        self.transitions = lru_cache(CACHE_SIZE)(self._transitions)
+        self.mask = lru_cache(CACHE_SIZE)(self._mask)
 
     def begin(self, fresh: bool = True, max_tokens: int | None = None) -> "PhraseConstraint":
         """Return the constraint of one row; `fresh`: no text comes before it."""

@@ -180,7 +180,7 @@ DEPTHS = {
 }
 
 # What the paper ran by accident or left out, in its usual form: further edits, not rows of its table.
-SANE: dict[str, tuple[Edit, str]] = {
+CORRECTED: dict[str, tuple[Edit, str]] = {
     "rms-norm-whole": (with_norm(RMSNormConfig()), "RMS norm by all features"),
     "synthesizer-factorized-true": (synthesizer(FactorizedPatternConfig()), "scores of low rank by query and key"),
     "adaptive-softmax-whole": (

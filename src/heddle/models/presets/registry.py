@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, override, part, replace
-from heddle.models.narang import DEPTHS, SANE, VARIANTS, narang
+from heddle.models.narang import CORRECTED, DEPTHS, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.presets import transformers
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
@@ -153,7 +153,7 @@ PRESETS |= {
 
 PRESETS |= {
     f"narang/{slug}": Preset(narang, edit=edit, about=about, counts_ops=True)
-    for slug, (edit, about) in (VARIANTS | SANE | DEPTHS).items()
+    for slug, (edit, about) in (VARIANTS | CORRECTED | DEPTHS).items()
 }
 
 

@@ -10,7 +10,7 @@ from heddle.core import ConfigError
 CANDIDATES = ("candidates", "hyps", "nbest")  # accepted keys of the list
 REFERENCES = ("reference", "ref")
 FIRST_PASS = "score"  # the name of the only score of a first pass
-LONGEST = 100_000  # characters of a text
+MAX_CHARACTERS = 100_000  # characters of a text
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def _candidate(raw: object, path: str) -> NBestCandidate:
 def _text(value: object, path: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ConfigError(path, want="a text", got=value)
-    if value is not None and len(value) > LONGEST:
-        raise ConfigError(path, want=f"at most {LONGEST:,} characters", got=f"{len(value):,}")
+    if value is not None and len(value) > MAX_CHARACTERS:
+        raise ConfigError(path, want=f"at most {MAX_CHARACTERS:,} characters", got=f"{len(value):,}")
     return value
 
 

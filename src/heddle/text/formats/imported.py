@@ -12,7 +12,7 @@ from heddle.core import DataError, HeddleError, UsageError, first_line
 from heddle.text.tokenizers import LARGEST, catch_panics
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-MOST = 1 << 22  # tokens in a vocabulary; the largest in use have a quarter of a million
+MAX_TOKENS = 1 << 22  # tokens in a vocabulary; the largest in use have a quarter of a million
 PROBES = ("a", "the", "1", "A", ".")  # every vocabulary has a token for one of these
 
 
@@ -65,8 +65,8 @@ def check_ids(vocab: Mapping[str, object], where: str) -> dict[str, int]:
     seen: set[int] = set()
     found: dict[str, int] = {}
     for name, id in vocab.items():
-        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < MOST:
-            raise DataError(f"{where}: token {name[:40]!r}: want an id from 0 to {MOST - 1}, got {str(id)[:40]}")
+        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < MAX_TOKENS:
+            raise DataError(f"{where}: token {name[:40]!r}: want an id from 0 to {MAX_TOKENS - 1}, got {str(id)[:40]}")
         if id in seen:
             raise DataError(f"{where}: token {name[:40]!r}: want each id once, got {id} again")
         seen.add(id)

@@ -16,8 +16,8 @@ from heddle.text.template.tests import TESTS
 from heddle.text.template.values import UNDEFINED, Function, Generator, TemplateError, Undefined, Value, kind
 
 Filter = Callable[..., Value]
-MOST_DIGITS = 100  # characters of a number that is written as text
-WIDEST = 16  # spaces of indentation
+MAX_DIGITS = 100  # characters of a number that is written as text
+MAX_INDENT = 16  # spaces of indentation
 COMMON, KEY = MarkedText("common"), MarkedText("key")
 
 
@@ -57,7 +57,7 @@ def _replace(run: Rendering, value: Value, /, old: Value, new: Value, count: Val
 
 
 def _indent(run: Rendering, text: MarkedText, /, width: Value = 4, first: Value = False, blank: Value = False) -> Value:
-    spaces = width if isinstance(width, MarkedText) else MarkedText(" ") * min(WIDEST, to_int(width))
+    spaces = width if isinstance(width, MarkedText) else MarkedText(" ") * min(MAX_INDENT, to_int(width))
     start, *lines = splitlines(run, text + MarkedText("\n"))
     run.text(len(text) + len(spaces) * (len(lines) + 1))
     rest = [spaces + line if line or blank else line for line in lines]
@@ -76,10 +76,10 @@ def _to_json(
     """Write a value as json.dumps does."""
     copy = PlainCopy(run, True)
     data = copy.of(value)
-    spaces = to_str(indent)[:WIDEST] if isinstance(indent, MarkedText) else indent
-    width = None if spaces is None else spaces if isinstance(spaces, str) else min(WIDEST, to_int(spaces))
+    spaces = to_str(indent)[:MAX_INDENT] if isinstance(indent, MarkedText) else indent
+    width = None if spaces is None else spaces if isinstance(spaces, str) else min(MAX_INDENT, to_int(spaces))
     marks = None if separators is None else tuple(map(to_str, iterate(run, separators)))
-    around = sum(map(len, marks or ())) + (0 if width is None else WIDEST * (copy.depth + 1))
+    around = sum(map(len, marks or ())) + (0 if width is None else MAX_INDENT * (copy.depth + 1))
     run.text(copy.length + copy.items * around)
     try:
         text = json.dumps(
@@ -104,7 +104,7 @@ def _number(make: Callable[[float | str], float], otherwise: Value) -> Filter:
             raise value.fault()
         if not isinstance(value, int | float | MarkedText):
             return default
-        written = value.plain[:MOST_DIGITS] if isinstance(value, MarkedText) else value
+        written = value.plain[:MAX_DIGITS] if isinstance(value, MarkedText) else value
         for read in (make, lambda number: make(float(number))):  # "3.9" is no integer, but has one
             with suppress(ValueError, OverflowError):
                 return read(written)
@@ -121,7 +121,7 @@ def _round(
     method: Value = COMMON,
 ) -> Value:
     digits = to_int(precision)
-    if not isinstance(value, int | float) or not 0 <= digits <= MOST_DIGITS:
+    if not isinstance(value, int | float) or not 0 <= digits <= MAX_DIGITS:
         raise TemplateError(f"cannot round {kind(value)} to {digits} digits")
     if to_str(method) == "common":
         return round(value, digits)

@@ -9,7 +9,7 @@ from heddle.text.template.rendering import Rendering
 from heddle.text.template.values import Function, TemplateError, Value
 
 Method = Callable[..., Value]
-MOST_CHARS = 256  # to strip at once: a longer set would be searched for every character
+MAX_STRIP_CHARACTERS = 256  # to strip at once: a longer set would be searched for every character
 FIELD = re.compile(r"(\{\{|\}\})|\{(\w*)\}|[{}]")
 
 
@@ -34,8 +34,8 @@ def stripped(left: bool, right: bool) -> Method:
 
     def strip(run: Rendering, text: MarkedText, /, chars: Value = None) -> Value:
         distinct = None if chars is None else "".join(dict.fromkeys(to_str(chars)))
-        if distinct is not None and len(distinct) > MOST_CHARS:
-            raise TemplateError(f"strips more than {MOST_CHARS} kinds of characters")
+        if distinct is not None and len(distinct) > MAX_STRIP_CHARACTERS:
+            raise TemplateError(f"strips more than {MAX_STRIP_CHARACTERS} kinds of characters")
         return text.strip(distinct, left, right)
 
     return strip

@@ -6,10 +6,10 @@ from itertools import islice
 from typing import Any
 
 from heddle.text.template.marked import EMPTY, MarkedText
-from heddle.text.template.rendering import PACE, Rendering
+from heddle.text.template.rendering import CHARACTERS_PER_STEP, Rendering
 from heddle.text.template.values import Function, Generator, Namespace, TemplateError, Undefined, Value, kind
 
-LARGEST = 1 << 62  # integers that a template computes
+MAX_INTEGER = 1 << 62  # integers that a template computes
 Number = int | float  # bool is one too, as in Python
 View = KeysView | ItemsView | ValuesView  # type: ignore[type-arg]  # for isinstance
 Scalar = MarkedText | int | float | None
@@ -42,7 +42,7 @@ class PlainCopy:
         self.items += 1
         self.run.spend(1)
         if isinstance(value, MarkedText):
-            self.run.spend(len(value) // PACE)
+            self.run.spend(len(value) // CHARACTERS_PER_STEP)
             self.length += len(value)
             return value.plain
         if self.to_write and isinstance(value, Function | Generator | Namespace):
@@ -139,7 +139,7 @@ def _arithmetic(name: str, apply: Callable[[Number, Number], Number], left: Valu
 
 def bounded(value: Number) -> Number:
     """Refuse an integer that no template needs."""
-    if isinstance(value, int) and abs(value) > LARGEST:
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
         raise TemplateError("computes numbers that are too large")
     return value
 
@@ -184,7 +184,7 @@ def _contains(run: Rendering, value: Value, among: Value) -> bool:
     if isinstance(among, MarkedText):
         if not isinstance(value, MarkedText):
             raise TemplateError(f"cannot look for {kind(value)} in text")
-        run.spend(1 + len(among) // PACE)
+        run.spend(1 + len(among) // CHARACTERS_PER_STEP)
         return value.plain in among.plain
     if isinstance(among, dict | range):
         return isinstance(value, Scalar) and value in among

@@ -12,10 +12,10 @@ from jinja2 import nodes
 from heddle.text.template.marked import MarkedText
 from heddle.text.template.values import Function, TemplateError, Value
 
-OFTEN = 256  # steps between two checks of the clock
-PACE = 256  # characters that cost as much as one step
-NONSENSE = (TypeError, ValueError, ArithmeticError, LookupError)  # arguments too many, of a wrong name or kind
-DEEPEST = 100  # nested expressions and statements, including macros
+STEPS_PER_CLOCK_CHECK = 256  # steps between two checks of the clock
+CHARACTERS_PER_STEP = 256  # characters that cost as much as one step
+BAD_ARGUMENTS = (TypeError, ValueError, ArithmeticError, LookupError)  # arguments too many, of a wrong name or kind
+MAX_DEPTH = 100  # nested expressions and statements, including macros
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Rendering:
         self.limits, self.scope = limits, scope
         self.out: list[MarkedText] = []
         self._spent = self._depth = self._length = 0
-        self._look = OFTEN
+        self._look = STEPS_PER_CLOCK_CHECK
         self._deadline = time.thread_time() + limits.seconds
 
     def spend(self, steps: int = 1) -> None:
@@ -48,7 +48,7 @@ class Rendering:
         if self._spent > self.limits.steps:
             raise TemplateError(f"takes more than {self.limits.steps} steps")
         if self._spent >= self._look:
-            self._look = self._spent + OFTEN
+            self._look = self._spent + STEPS_PER_CLOCK_CHECK
             if time.thread_time() > self._deadline:
                 raise TemplateError(f"takes longer than {self.limits.seconds} s")
 
@@ -56,7 +56,7 @@ class Rendering:
         """Count a new text."""
         if length > self.limits.length:
             raise TemplateError(f"makes a text of more than {self.limits.length} characters")
-        self.spend(1 + length // PACE)
+        self.spend(1 + length // CHARACTERS_PER_STEP)
 
     def items(self, count: int) -> None:
         """Count a new list."""
@@ -80,15 +80,15 @@ class Rendering:
                 raise TemplateError(f"no statement is called {type(node).__name__.lower()!r} here")
             with self.deeper():
                 return handlers[type(node)](self, node)
-        except (TemplateError, *NONSENSE) as error:
+        except (TemplateError, *BAD_ARGUMENTS) as error:
             fault = error if isinstance(error, TemplateError) else TemplateError("cannot be evaluated")
             fault.line = fault.line or node.lineno
             raise fault from None
 
     def deeper(self) -> "Rendering":
         """Enter one level of nesting, up to the limit; `with` leaves it again."""
-        if self._depth >= DEEPEST:
-            raise TemplateError(f"nests deeper than {DEEPEST} levels")
+        if self._depth >= MAX_DEPTH:
+            raise TemplateError(f"nests deeper than {MAX_DEPTH} levels")
         self._depth += 1
         return self
 
@@ -122,5 +122,5 @@ def call(run: Rendering, function: Function, /, *given: Value, **named: Value) -
     """Call a function; wrong arguments are an error of the template."""
     try:
         return function.body(run, *given, **named)
-    except NONSENSE:
+    except BAD_ARGUMENTS:
         raise TemplateError(f"{function.name} cannot take these arguments") from None

@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from heddle.core import ConfigError
 
-LONGEST = 4096  # bytes of a text sent to all processes: a path
-PATIENCE = timedelta(hours=12)
+MAX_TEXT_BYTES = 4096  # bytes of a text sent to all processes: a path
+PROCESS_GROUP_TIMEOUT = timedelta(hours=12)
 Reduction = Literal["fast", "deterministic"]
 Values = list[Tensor]  # the loss of some micro-batches, and the gradients
 
@@ -45,7 +45,7 @@ class ProcessGroup:
         if cuda and device not in ("auto", "cuda"):
             raise ConfigError("hardware.device", want="auto, because each process takes its own GPU", got=device)
         # counts and texts go by gloo on the CPU, so that no step waits for the GPU; a first run may prepare for hours
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PROCESS_GROUP_TIMEOUT)
         processes = cls(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
         if cuda:
             torch.cuda.set_device(processes.local)
@@ -69,7 +69,7 @@ class ProcessGroup:
         """Return the main process's text, on all processes."""
         if self.world == 1:
             return text
-        data = torch.zeros(LONGEST, dtype=torch.uint8)
+        data = torch.zeros(MAX_TEXT_BYTES, dtype=torch.uint8)
         if self.is_main:
             raw = text.encode()
             data[: len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)

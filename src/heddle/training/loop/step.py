@@ -25,7 +25,7 @@ from heddle.training.loop.reduction import (
 from heddle.training.optimizers import Optimizers, WeightAverage, global_norm
 
 UPDATE = "optimizer"  # what a profile calls the update
-LEAST = 1e-6  # added to a gradient's norm, which may be zero
+EPS = 1e-6  # added to a gradient's norm, which may be zero
 
 
 @settings
@@ -209,7 +209,7 @@ class Step:
     def _update(self, loss: Tensor, tokens: int) -> Report:
         norm = global_norm(self.parameters)
         bad = self.guard.check(loss, norm)
-        self.optimizers.step(bad, None if self.clip is None else ((norm + LEAST) / self.clip).clamp(min=1))
+        self.optimizers.step(bad, None if self.clip is None else ((norm + EPS) / self.clip).clamp(min=1))
         self.optimizers.zero_grad()
         if any(self.before):
             self.carried = [_revert_if_bad(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]

@@ -19,7 +19,7 @@ Matrices = Float[Tensor, "count rows columns"]
 # A quintic whose slope at zero is as steep as can be: singular values end between about 0.7 and 1.2, which is enough.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
-LEAST = 1e-7  # of a norm that is divided by
+EPS = 1e-7  # of a norm that is divided by
 SHAPES = 64  # of matrices, at most, that are compiled for
 
 
@@ -130,7 +130,7 @@ def orthogonal(matrices: Matrices) -> Matrices:
     first, third, fifth = QUINTIC
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=LEAST)
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=EPS)
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth), x, beta=first)

@@ -17,7 +17,7 @@ from heddle.nn.channels import ROUTER_BIAS_RATE
 from heddle.training.optimizers.muon import Muon
 
 TRITON = importlib.util.find_spec("triton") is not None
-LARGE = 1 << 20  # elements; below, one launch for many tensors is worth more than a faster kernel
+MIN_KERNEL_ELEMENTS = 1 << 20  # elements; below, one launch for many tensors is worth more than a faster kernel
 ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
 DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
 TRAINED = set(Role) - {Role.ROUTER_BIAS}  # by the optimizer that is chosen; router biases have their own
@@ -61,7 +61,7 @@ class AdamW(torch.optim.AdamW):
 
 def uses_kernel(p: Tensor) -> bool:
     """Tell whether our kernel can update a tensor and is worth its launch."""
-    if not (TRITON and p.is_cuda) or p.grad is None or p.numel() < LARGE:
+    if not (TRITON and p.is_cuda) or p.grad is None or p.numel() < MIN_KERNEL_ELEMENTS:
         return False
     return p.dtype is p.grad.dtype is torch.float32 and p.is_contiguous() and p.grad.is_contiguous()
 

@@ -31,7 +31,7 @@ NORMS = {
     "channel.join.norm": "post_feedforward_layernorm",
 }
 IGNORED = frozenset({"hidden_act", "cache_implementation", "_sliding_window_pattern", "sliding_window_pattern"})
-LARGEST_WINDOW = 4096  # the default where no layer has one
+DEFAULT_WINDOW = 4096  # the default where no layer has one
 
 
 def read_gemma2(hf: HfConfig) -> LanguageModelConfig:
@@ -155,7 +155,7 @@ def _base_keys(config: ModelConfig) -> dict[str, Any]:
         "attention_bias": attention.projections.bias,
         "attention_dropout": attention.dropout,
         "query_pre_attn_scalar": head_width if not scale else round(scale**-2),
-        "sliding_window": sizes[0] if sizes else LARGEST_WINDOW,
+        "sliding_window": sizes[0] if sizes else DEFAULT_WINDOW,
         "layer_types": [NEAR if isinstance(mask, SlidingWindowConfig) else FAR for mask in masks],
         "final_logit_softcapping": one(config, SoftmaxHeadConfig).softcap,
     }
@@ -176,7 +176,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         yield from map_names(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias")
 
 
-_DEFAULTS = {"sliding_window": LARGEST_WINDOW, "num_key_value_heads": 4}
+_DEFAULTS = {"sliding_window": DEFAULT_WINDOW, "num_key_value_heads": 4}
 _CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 GEMMA2 = Family(
     "gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, weight_maps, IGNORED, defaults=_DEFAULTS | _CAPS
