@@ -117,8 +117,8 @@ def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Con
         data = {"kind": data}
     plain = dataclasses.is_dataclass(cls)
     if not isinstance(data, Mapping) or not (known or plain):
-        wish = f"a {cls.__name__} (keys {', '.join(field_types(cls))})" if plain else _expected(known)
-        raise ConfigError(path, want=wish, got=data)
+        want = f"a {cls.__name__} (keys {', '.join(field_types(cls))})" if plain else _expected(known)
+        raise ConfigError(path, want=want, got=data)
     keys = dict(data)
     if known:
         cls = _choose_kind(cls, known, keys, path)

@@ -69,8 +69,8 @@ class MaskedTokenConfig(ObjectiveConfig):
         if not 0 <= mask < vocab:
             raise ConfigError("objective.mask", want=f"an id of the tokenizer, 0 to {vocab - 1}", got=mask)
         if size > vocab or len({number for number in spared if number < size}) == size:
-            wish = f"at most the tokenizer's {vocab} ids, and one that is not spared"
-            raise ConfigError("objective.vocab", want=wish, got=size)
+            want = f"at most the tokenizer's {vocab} ids, and one that is not spared"
+            raise ConfigError("objective.vocab", want=want, got=size)
         return dataclasses.replace(self, mask=mask, vocab=size, spared=spared)
 
     def prepare(self, batch: Batch, seed: int) -> MaskedBatch:
@@ -113,8 +113,8 @@ class MaskedTokenConfig(ObjectiveConfig):
         if not isinstance(model, Encoder):
             raise ConfigError("objective", want="an encoder for masked_token", got=type(model).__name__)
         if self.output not in model.outputs:
-            wish = f"{self.output} among them, as in the preset bert-base-masked"
-            raise ConfigError("model.outputs", want=wish, got=list(model.outputs))
+            want = f"{self.output} among them, as in the preset bert-base-masked"
+            raise ConfigError("model.outputs", want=want, got=list(model.outputs))
         return model
 
     def __call__(

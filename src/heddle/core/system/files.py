@@ -66,8 +66,8 @@ def parse_yaml(text: str, name: str = "yaml") -> Any:
     """Parse YAML strictly; every fault is a ConfigError of one line."""
     marks = sum(text.count(mark) for mark in ",[]{}:-?\n")
     if len(text) > MAX_CONFIG_BYTES or marks > MAX_MARKS:
-        wish = f"at most {MAX_CONFIG_BYTES} characters and {MAX_MARKS} lines, keys and values"
-        raise ConfigError(name, want=wish, got=f"{len(text)} and {marks}")
+        want = f"at most {MAX_CONFIG_BYTES} characters and {MAX_MARKS} lines, keys and values"
+        raise ConfigError(name, want=want, got=f"{len(text)} and {marks}")
     try:
         data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:

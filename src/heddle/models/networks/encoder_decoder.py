@@ -91,8 +91,8 @@ class EncoderDecoder(AutoregressiveModel):
         branches = [module for module in self.decoder.modules() if isinstance(module, Branch)]
         outer = [m for m in self.decoder.modules() if isinstance(m, Sum) or (isinstance(m, Module) and m.repeats > 1)]
         if any(isinstance(m, Recurrent) for around in outer for m in around.modules()):
-            wish = "recurrent parts outside of loops and sums, because a bridge initializes each once"
-            raise ConfigError("decoder.plan", want=wish, got=type(outer[0]).__name__.lower())
+            want = "recurrent parts outside of loops and sums, because a bridge initializes each once"
+            raise ConfigError("decoder.plan", want=want, got=type(outer[0]).__name__.lower())
         return {b.path: b.part.state_sizes() for b in branches if isinstance(b.part, Recurrent)}
 
     @property

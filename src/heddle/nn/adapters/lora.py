@@ -145,8 +145,8 @@ def apply_adapters(model: nn.Module, adapters: Sequence[AdapterConfig], tied: Ma
             raise error.inside(f"adapters.{number}") from None
         for found in chosen:
             if found.module.adapter is not None:
-                wish = "linear layers without another adapter"
-                raise ConfigError(f"adapters.{number}.targets", want=wish, got=found.path)
+                want = "linear layers without another adapter"
+                raise ConfigError(f"adapters.{number}.targets", want=want, got=found.path)
             found.module.adapter = config.build(found.module)
 
 
@@ -183,10 +183,10 @@ def _unknown_target(target: str, maps: list[LinearMap], model: nn.Module, tied: 
     if (other := tied.get(f"{target}.weight")) is not None:
         return ConfigError("targets", want="linear layers that are not tied", got=f"{target}, whose matrix is {other}")
     names = {found.path.rpartition(".")[2] for found in maps}
-    wish = f"names of linear layers, such as {', '.join(name for name in DEFAULT_TARGETS if name in names) or 'query'}"
+    want = f"names of linear layers, such as {', '.join(name for name in DEFAULT_TARGETS if name in names) or 'query'}"
     if target in dict(model.named_modules()):
-        return ConfigError("targets", want=wish, got=f"{target}, which is a {_kind(model, target)}")
-    return ConfigError("targets", want=wish, got=target, near=nearest(target, names))
+        return ConfigError("targets", want=want, got=f"{target}, which is a {_kind(model, target)}")
+    return ConfigError("targets", want=want, got=target, near=nearest(target, names))
 
 
 def _kind(model: nn.Module, path: str) -> str:

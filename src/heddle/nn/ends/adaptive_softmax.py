@@ -35,8 +35,8 @@ def cluster_cutoffs(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:
     sizes = [cluster.size for cluster in clusters]
     rest = vocab - sum(size or 0 for size in sizes)
     if len(sizes) < 2 or sizes.count(None) > 1 or (rest < 1 if None in sizes else rest):
-        wish = f"two or more whose sizes add up to the vocabulary of {vocab}, of which one may be null"
-        raise ConfigError("clusters", want=wish, got=sizes)
+        want = f"two or more whose sizes add up to the vocabulary of {vocab}, of which one may be null"
+        raise ConfigError("clusters", want=want, got=sizes)
     cutoffs = [0]
     for size in sizes:
         cutoffs.append(cutoffs[-1] + (rest if size is None else size))

@@ -76,8 +76,8 @@ class BinaryIndexPositionConfig(PositionConfig):
 
     def build(self, width: int, place: Place) -> Position:
         if place.context > 1 << min(width, MAX_DIGITS):
-            wish = f"at least {(place.context - 1).bit_length()}, one channel for each binary digit of the index"
-            raise ConfigError("width", want=wish, got=width)
+            want = f"at least {(place.context - 1).bit_length()}, one channel for each binary digit of the index"
+            raise ConfigError("width", want=want, got=width)
         return BinaryIndexPosition(width)
 
 

@@ -25,8 +25,8 @@ class BidirectionalConfig(MixerConfig):
 
     def build(self, width: int, place: Place) -> "Bidirectional":
         if place.sight != "all":
-            wish = "all, because the backward cell sees the tokens that a language model predicts"
-            raise ConfigError("sight", want=wish, got=place.sight)
+            want = "all, because the backward cell sees the tokens that a language model predicts"
+            raise ConfigError("sight", want=want, got=place.sight)
         if self.cell.hidden is None and width % 2:
             raise ConfigError("cell.hidden", want=f"a number, because the width of {width} is odd", got=None)
         return Bidirectional(width, width // 2 if self.cell.hidden is None else self.cell.hidden, self.cell)
