@@ -89,7 +89,7 @@ def minilm(folder: Path) -> dict[str, Any]:
         raise TypeError(f"want an encoder, found {type(ours).__name__}")
     vectors = [
         torch.nn.functional.normalize((x * real[..., None]).sum(1) / real.sum(1, keepdim=True))
-        for x in (theirs, ours(ids, Context(new=lengths)))
+        for x in (theirs, ours(ids, Context(lengths=lengths)))
     ]
     cosine = (vectors[0].double() * vectors[1].double()).sum(-1)
     return {"name": "minilm", "sentences": len(SENTENCES), "least_cosine": cosine.min().item()}

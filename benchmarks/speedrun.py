@@ -185,7 +185,7 @@ def try_out(trainer: Trainer, steps: int) -> float:
     synchronise()
     taken = (time.perf_counter() - start) / (steps - steps // 2)
     trainer.model.load_weights(before)
-    for one in step.optimizers.parts:
+    for one in step.optimizers.optimizers:
         one.state.clear()
     step.guard = Guard.start(step.guard.config, device_)
     return taken
@@ -197,7 +197,7 @@ def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Pat
     assert step.average is None and not any(step.carried), "an average or a carried state would have to begin anew, too"
     config = replace(config, model=trainer.model.config)
     trainer.model.load_weights(build_model(config, None).weights())
-    for one in step.optimizers.parts:
+    for one in step.optimizers.optimizers:
         one.state.clear()
     step.seed, step.guard = config.seed, Guard.start(step.guard.config, trainer.hardware.device)
     transform = partial(config.objective.prepare, seed=config.seed)

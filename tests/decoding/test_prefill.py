@@ -29,9 +29,9 @@ def test_no_more_than_a_chunk_is_read_at_once_and_capacities_grow(monkeypatch: p
     made, seen = model(), list[tuple[int, int]]()
     real = made.step
 
-    def noted(inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> object:
+    def noted(inputs: torch.Tensor, state: State, lengths: torch.Tensor | None = None) -> object:
         seen.append((inputs.shape[1], state.capacity))
-        return real(inputs, state, new)
+        return real(inputs, state, lengths)
 
     monkeypatch.setattr(made, "step", noted)
     monkeypatch.setattr(prefill, "SPARE", 3)
@@ -53,7 +53,7 @@ def test_the_cache_of_a_window_stays_as_small_as_the_window() -> None:
         _, state = made.step(torch.tensor([IDS]), made.new_state(1, 70))
     decodes_with_kv_cache = [slot for slot in state.slots.values() if isinstance(slot, KVCache)]
     assert len(decodes_with_kv_cache) == 2
-    assert [cache.places for cache in decodes_with_kv_cache] == [4 + 16] * 2
+    assert [cache.size for cache in decodes_with_kv_cache] == [4 + 16] * 2
     assert state.nbytes() < model("llama").step(torch.tensor([IDS]), model("llama").new_state(1, 70))[1].nbytes() / 2
 
 

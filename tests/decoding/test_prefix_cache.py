@@ -97,9 +97,9 @@ def test_a_prefix_that_a_batch_shares_is_read_once(monkeypatch: pytest.MonkeyPat
     made, tokens = model("lstm_lm"), [0]
     real = made.step
 
-    def counted(inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> object:
-        tokens[0] += inputs.numel() if new is None else int(new.sum())
-        return real(inputs, state, new)
+    def counted(inputs: torch.Tensor, state: State, lengths: torch.Tensor | None = None) -> object:
+        tokens[0] += inputs.numel() if lengths is None else int(lengths.sum())
+        return real(inputs, state, lengths)
 
     monkeypatch.setattr(made, "step", counted)
     rows = [[*LONG, n] for n in range(8)]

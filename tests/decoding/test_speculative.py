@@ -121,9 +121,9 @@ def test_a_draft_of_the_same_opinion_is_always_right_and_saves_readings(monkeypa
     made, twin, steps = model(), model(), [0]
     real = made.step
 
-    def counted(inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> object:
+    def counted(inputs: torch.Tensor, state: State, lengths: torch.Tensor | None = None) -> object:
         steps[0] += 1
-        return real(inputs, state, new)
+        return real(inputs, state, lengths)
 
     monkeypatch.setattr(made, "step", counted)
     for choice in (GenerationConfig().choice, MultinomialSampling(seed=3)):

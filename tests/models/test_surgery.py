@@ -124,7 +124,7 @@ def test_parameters_and_flops_count_what_is_there() -> None:
     plain, model = (summarise(c) for c in (PresetConfig(name="gpt2"), lora(rank=4)(PresetConfig(name="gpt2"))))
     added = 12 * 4 * (4 * 2 * 768 + 2 * 5 * 768)
     products = 12 * 12 * 768**2 + 50257 * 768
-    assert model.learned == added and plain.learned == plain.parameters
+    assert model.trainable_parameters == added and plain.trainable_parameters == plain.parameters
     assert model.parameters == plain.parameters + added
     assert model.flops_per_token_forward == plain.flops_per_token_forward + 2 * added
     assert model.flops_per_token == 3 * model.flops_per_token_forward - 2 * products, "no gradients of frozen matrices"

@@ -80,7 +80,7 @@ def test_experts_equal_their_formula(expert: FeedForwardConfig, router: TokenCho
 
 def test_experts_that_choose_equal_their_formula() -> None:
     config = ExpertsConfig(experts=EXPERTS, expert=PLAIN, router=ExpertChoiceConfig(), balance=NoLoadBalancingConfig())
-    made, ctx = build(config, "all"), Context(new=torch.tensor([6, 3]))
+    made, ctx = build(config, "all"), Context(lengths=torch.tensor([6, 3]))
     out = made(x(), ctx)
     torch.testing.assert_close(out, by_hand(made, x(), ctx))
     assert out[1, 3:].count_nonzero() == 0
@@ -102,11 +102,11 @@ def test_one_expert_is_a_feed_forward() -> None:
 
 def test_padding_reaches_no_expert_and_changes_nothing() -> None:
     made = build(ExpertsConfig(experts=EXPERTS, expert=GATED, capacity=FactorConfig(group=4, least=1)))
-    new, spare = torch.tensor([6, 2]), torch.arange(6) >= torch.tensor([[6], [2]])
+    new, ignored = torch.tensor([6, 2]), torch.arange(6) >= torch.tensor([[6], [2]])
     outputs = []
     for filler in (0.0, 1e3):
-        stream = x().masked_fill(spare[..., None], filler)
-        for ctx in (Context(new=new), Context(spare=spare)):
+        stream = x().masked_fill(ignored[..., None], filler)
+        for ctx in (Context(lengths=new), Context(ignored=ignored)):
             outputs.append(made(stream, ctx))
             penalty, metrics = made.penalties[-1], made.metrics[-1]
             assert outputs[-1][1, 2:].count_nonzero() == 0
@@ -118,7 +118,7 @@ def test_padding_reaches_no_expert_and_changes_nothing() -> None:
 def test_gradients_do_not_see_what_kernels_leave_in_empty_rows() -> None:
     made = build(ExpertsConfig(experts=EXPERTS, expert=GATED), dtype=torch.float32)
     stream = x(dtype=torch.bfloat16).requires_grad_()
-    out = made(stream, Context(new=torch.tensor([4, 0])))
+    out = made(stream, Context(lengths=torch.tensor([4, 0])))
     assert out.dtype == torch.bfloat16
     out.float().square().sum().backward()
     assert stream.grad is not None
@@ -173,7 +173,7 @@ def test_places_of_a_row_hold_for_an_encoder_in_use_and_not_for_a_decoder() -> N
     assert not torch.allclose(whole, free(x(), Context()))
     torch.testing.assert_close(whole[1:], both(x()[1:], Context()))  # a row is its own
     padded = F.pad(x(), (0, 0, 0, 3), value=1.0)
-    torch.testing.assert_close(whole, both(padded, Context(new=torch.tensor([6, 6])))[:, :6])
+    torch.testing.assert_close(whole, both(padded, Context(lengths=torch.tensor([6, 6])))[:, :6])
 
 
 def test_paper_ops_of_the_experts_of_narang() -> None:
@@ -191,7 +191,7 @@ def test_paper_ops_of_the_experts_of_narang() -> None:
             )
             with torch.device("meta"):
                 made = config.build(width, Place())
-            total += 3 * (made.look_up_ops(tokens) + tokens * width * 32 - tokens * plain)
+            total += 3 * (made.narang_lookup_ops(tokens) + tokens * width * 32 - tokens * plain)
         assert total == pytest.approx(want, rel=1e-3)
 
 
@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="balance: want none"):
         ExpertsConfig(router=ExpertChoiceConfig())
     chosen = ExpertsConfig(expert=PLAIN, router=ExpertChoiceConfig(), balance=NoLoadBalancingConfig())
-    with pytest.raises(ConfigError, match="router: want a choice by tokens"):
+    with pytest.raises(ConfigError, match="router: expert_choice is not causal"):
         build(chosen, "past")
     with pytest.raises(UsageError, match="one document a row"):
         build(chosen, "all")(x(), Context(documents=torch.zeros(2, 6, dtype=torch.long)))
@@ -268,7 +268,7 @@ for dtype in (torch.float32, torch.bfloat16):
         torch.nn.init.normal_(weight, std=0.3)
     stream, new = torch.randn(2, 6, 16).to(dtype), torch.tensor([6, 2])
     def run(s, n):
-        return made(s, Context(new=n)), made.penalties[-1]
+        return made(s, Context(lengths=n)), made.penalties[-1]
 
     whole = torch.compile(run, fullgraph=True, backend="aot_eager")
     for one, other in zip(whole(stream, new), run(stream, new)):

@@ -51,7 +51,7 @@ def test_the_memory_of_narang_weighs_and_costs_what_their_table_says() -> None:
         made = ProductKeysConfig(norm=LayerNormConfig(eps=1e-6)).build(768, Place())
         assert made(torch.empty(2, 3, 768), Context()).shape == (2, 3, 768)
     assert sum(p.numel() for p in made.parameters()) == 512**2 * 768 + 4 * 512 * 256 + 768 * 1024 + 1024 + 256
-    assert 128 * made.look_up_ops(114) == pytest.approx(376.0e12, rel=1e-3)
+    assert 128 * made.narang_lookup_ops(114) == pytest.approx(376.0e12, rel=1e-3)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -114,7 +114,7 @@ def test_a_second_expert_is_kept_as_often_as_its_gate_says() -> None:
 
 def test_experts_that_choose_take_the_same_number_of_each_rows_real_tokens() -> None:
     made = build(ExpertChoiceConfig(factor=2.0), "all")
-    routing = made(x(), Context(new=torch.tensor([40, 10])), None)
+    routing = made(x(), Context(lengths=torch.tensor([40, 10])), None)
     taken = (routing.experts < EXPERTS).sum(1)
     assert (taken[0] == 16).all()
     assert (taken[1] == 4).all()

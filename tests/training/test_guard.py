@@ -23,7 +23,7 @@ def test_what_is_not_finite_is_bad_from_the_first_step(loss: float, norm: float)
     guard = new()
     assert judge(guard, norm, loss)
     assert not judge(guard, 1.0)
-    assert guard.mean == 1 and guard.good == 1 and guard.skipped == 1 and guard.row == 0
+    assert guard.mean == 1 and guard.good == 1 and guard.skipped == 1 and guard.consecutive == 0
 
 
 def test_a_spike_is_told_only_after_enough_good_steps() -> None:

@@ -36,7 +36,7 @@ class Entry:
 
 def explain(words: str) -> Iterator[str]:
     """Yield the lines of help about a key, or about words."""
-    from heddle.core import UsageError, meant, nearest
+    from heddle.core import UsageError, did_you_mean, nearest
 
     known, words = catalog(), words.strip()
     if not words:
@@ -50,7 +50,7 @@ def explain(words: str) -> Iterator[str]:
     if not places and not found:
         names = {name for table in known.tables.values() for name in (*table.keys, table.kind or "")}
         near = nearest(words, names)
-        more = meant(near) if near else "; `heddle help` lists the topics"
+        more = did_you_mean(near) if near else "; `heddle help` lists the topics"
         raise UsageError(f"help: no key is called {words!r}, and no sentence has these words{more}")
     yield from _results(words, found, beside=bool(places))
 

@@ -17,7 +17,7 @@ C = TypeVar("C", bound="Config")
 T = TypeVar("T", bound="Config")
 Plain = Any  # what JSON can hold: None, bool, int, float, str, list, dict
 
-MAX_DEPTH = 60  # levels of nesting; no honest config comes near, and recursion stays safe
+MAX_DEPTH = 60  # levels of nesting; real configs have far fewer, and recursion stays safe
 
 
 class Config:
@@ -37,8 +37,8 @@ class Config:
         """Return the fields that mean nothing in this config, such as options that a preset does not have."""
         return []
 
-    def amended(self, path: str, value: Plain) -> "Config":
-        """Return a shorthand with a change in the tree that it stands for; one may remember it and stay short."""
+    def with_override(self, path: str, value: Plain) -> "Config":
+        """Return a shorthand with a change in the tree that it stands for; a preset stores the override."""
         return override(self.expand(), path, value)
 
 
@@ -172,7 +172,7 @@ def _construct(cls: type[T], values: Mapping[str, object], path: str) -> T:
     try:
         return cls(**values)
     except ConfigError as error:
-        raise error.inside(path) from None
+        raise error.with_prefix(path) from None
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:
@@ -323,9 +323,9 @@ def _override_field(node: Config, keys: list[str], value: Plain, path: str, hint
         return _construct(type(node), fields_of(node) | {key: changed}, path)
     try:
         if node.expand() is not node:
-            return node.amended(".".join(keys), typed_value(value, Any))
+            return node.with_override(".".join(keys), typed_value(value, Any))
     except ConfigError as error:
-        raise error.inside(path) from None
+        raise error.with_prefix(path) from None
     raise ConfigError(inner, want=_fields(hints), got=key, near=nearest(key, hints))
 
 
@@ -337,7 +337,7 @@ def _item(hint: Any, index: int) -> Any:
 
 
 def _nested(keys: list[str], value: Plain) -> Plain:
-    """Return the tables that a path into nothing stands for."""
+    """Return nested dicts for a path whose parents do not exist."""
     return {keys[0]: _nested(keys[1:], value)} if keys else value
 
 

@@ -27,13 +27,13 @@ class ConfigError(HeddleError):
         """Say that a name is none of the known ones, and which of them is nearest."""
         return cls(field, want=f"one of {', '.join(known)}", got=name, near=nearest(name, known))
 
-    def inside(self, path: str) -> "ConfigError":
-        """Return the same error seen from further up the tree."""
+    def with_prefix(self, path: str) -> "ConfigError":
+        """Return the same error with a path before its field."""
         field = f"{path}.{self.field}" if path and self.field else path or self.field
         return ConfigError(field, self.fault, want=self.want, got=self.got, near=self.near)
 
     def __str__(self) -> str:
-        near = meant(self.near) if self.near else ""
+        near = did_you_mean(self.near) if self.near else ""
         return f"{self.field or 'config'}: {self.fault or f'want {self.want}, got {brief(self.got)}'}{near}"
 
 
@@ -70,15 +70,15 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def meant(*names: str) -> str:
-    """Ask whether one of these names was meant: the end of a message, or nothing when there are none."""
+def did_you_mean(*names: str) -> str:
+    """Return the end of a message that suggests these names; nothing when there are none."""
     return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
 def hint(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return the end of a message about an unknown name: the nearest known one or, when none is close, other help."""
     near = nearest(name, known)
-    return meant(near) if near else otherwise
+    return did_you_mean(near) if near else otherwise
 
 
 def first_line(error: BaseException) -> str:

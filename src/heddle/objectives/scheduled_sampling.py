@@ -1,9 +1,8 @@
 """Scheduled sampling: a growing share of the model's own tokens among its inputs (Bengio et al. 2015).
 
-A recurrent decoder goes token by token, so that each of its own tokens follows from those before it. A Transformer
-makes one pass over the true tokens and takes its own from there (Mihaylova & Martins 2019). Either way the tokens are
-chosen first, without a gradient, since none passes through a choice; one ordinary pass over the mixed row follows,
-whose gradient goes through the whole state, as stepwise = full.
+A recurrent decoder samples token by token, so that each sampled token depends on those before it. A Transformer
+samples all of them from one pass over the true tokens (Mihaylova & Martins 2019). Sampling is not differentiable, so
+it is done without gradients; one ordinary forward pass over the mixed inputs follows.
 """
 
 import contextlib

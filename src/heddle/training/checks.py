@@ -25,7 +25,7 @@ def check_model(config: RunConfig) -> None:
     try:
         model = build_meta(config.model)
     except ConfigError as error:
-        raise error.inside("model") from None
+        raise error.with_prefix("model") from None
     model.reserve(config.rows.max_length)
     config.objective.checked_model(model)
     choose_trainable(model, config.frozen, config.unfrozen)

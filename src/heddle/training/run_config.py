@@ -133,7 +133,7 @@ class HardwareConfig(Config):
         try:
             hardware = choose_hardware(self.device, self.dtype)
         except ConfigError as error:
-            raise error.inside("hardware") from None
+            raise error.with_prefix("hardware") from None
         if hardware.device.type == "cuda" and hardware.device.index is not None:
             torch.cuda.set_device(hardware.device)
         return hardware

@@ -22,7 +22,7 @@ from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
 from heddle.training import assemble, callbacks, loop
 from heddle.training.checks import check_fit, check_model, guess_control_tokens, guess_vocab, rows_per_process
-from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, wants_compile
+from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, should_compile_run
 from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes, record_threads
 from heddle.training.header import EstimateTime, header
 from heddle.training.optimizers import TriggeredAverageConfig, WeightAverage
@@ -63,7 +63,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     model.to(hardware.device)
     model.reserve(config.rows.max_length)
     _announce(header(config, prepared, plan, held_out.plan, model, hardware), model, plan, env.reporter)
-    if wants_compile(config, model, hardware):
+    if should_compile_run(config, model, hardware):
         env.reporter.message("the step is compiled when it is first taken, and kept for later runs")
     encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
     trainer = loop.Trainer(
@@ -228,7 +228,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: l
         use_float8(model)
     optimizers = training.optimizer.build(model)
     recover = None
-    if wants_compile(config, model, hardware):
+    if should_compile_run(config, model, hardware):
         compile_losses(losses, config)
         if config.hardware.compile == "auto" and processes.world == 1:  # compiled by default, so it may fall back
             recover = partial(fall_back_to_eager, losses)

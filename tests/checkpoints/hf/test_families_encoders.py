@@ -144,7 +144,7 @@ def ours(model: Encoder, inputs: dict[str, Tensor]) -> list[Tensor]:
         given, ctx, real = inputs["pixel_values"], Context(), None
     else:
         given, mask = inputs["input_ids"], inputs["attention_mask"]
-        ctx, real = Context(new=mask.sum(1), segments=inputs.get("token_type_ids")), mask.bool()
+        ctx, real = Context(lengths=mask.sum(1), segments=inputs.get("token_type_ids")), mask.bool()
     found: list[Tensor] = []
     for output in model.config.outputs:
         scores = model.scores(output.name, given, ctx)
@@ -243,7 +243,7 @@ def test_a_strange_or_missing_weight_is_named(tmp_path: Path) -> None:
         ({"architectures": 3}, "architectures: want one of BertModel"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type: want 'absolute'"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label: want numbers from 0 to 1"),
-        ({"id2label": [1]}, "id2label: want a table"),
+        ({"id2label": [1]}, "id2label: want an object"),
         ({"hidden_act": "mish"}, "hidden_act: want one of"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads: want"),
         ({"architectures": ["BertForQuestionAnswering"], "num_labels": 3}, "id2label: want two labels for this class"),

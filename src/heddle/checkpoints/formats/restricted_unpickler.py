@@ -103,16 +103,16 @@ def _allowed_globals() -> dict[str, AllowedGlobal]:
 # --- what may be rebuilt ----------------------------------------------------------------------------------------------
 
 
-def _whole(value: object) -> int:
+def _integer(value: object) -> int:
     if type(value) is not int or not 0 <= value < MAX_INTEGER:
         raise ValueError(f"want a non-negative integer below 2**63, found {_kind(value)}")
     return value
 
 
-def _wholes(value: object) -> tuple[int, ...]:
+def _integers(value: object) -> tuple[int, ...]:
     if not isinstance(value, tuple) or len(value) > MAX_DIMENSIONS:
         raise ValueError(f"want a shape of at most {MAX_DIMENSIONS} dimensions, found {_kind(value)}")
-    return tuple(_whole(side) for side in value)
+    return tuple(_integer(side) for side in value)
 
 
 def _tensor_ref(storage: object, dtype: torch.dtype | None, offset: object, *sizes: object) -> TensorRef:
@@ -121,7 +121,7 @@ def _tensor_ref(storage: object, dtype: torch.dtype | None, offset: object, *siz
     dtype = dtype or storage.dtype
     if dtype is None or (storage.dtype not in (None, dtype)):
         raise ValueError("a tensor and its storage have different dtypes")
-    made = TensorRef(storage, dtype, _whole(offset), *map(_wholes, sizes))
+    made = TensorRef(storage, dtype, _integer(offset), *map(_integers, sizes))
     if len(made.shape) != len(made.strides):
         raise ValueError("the number of strides does not match the number of dimensions")
     capacity = storage.items * storage.itemsize // dtype.itemsize
@@ -260,7 +260,7 @@ class RestrictedUnpickler:
             self.refuse(f"wants an outside object that is not a storage: {_kind(given)}")
         if len(given) == 6 and given[5] is not None:
             self.refuse("wants a view of a storage, as files before 2018 did")
-        kind, key, items = given[1], given[2], _whole(given[4])
+        kind, key, items = given[1], given[2], _integer(given[4])
         if not isinstance(kind, AllowedGlobal) or not (kind.meaning is StorageRef or kind.name[6:] in STORAGES):
             self.refuse(f"wants a storage of {_kind(kind)}")
         if type(key) is not str:

@@ -48,10 +48,10 @@ from heddle.core import (
     ConfigError,
     UsageError,
     brief,
+    did_you_mean,
     diff,
     fields_of,
     first_line,
-    meant,
     replace,
     swap,
 )
@@ -117,7 +117,7 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
     if not isinstance(name, str) or name not in FAMILIES:
         near = difflib.get_close_matches(str(name)[:80].lower(), FAMILIES, n=3, cutoff=0.5)
         known = ", ".join(FAMILIES)
-        raise UsageError(f"{where}: model_type {brief(name)} is not known, want one of {known}{meant(*near)}")
+        raise UsageError(f"{where}: model_type {brief(name)} is not known, want one of {known}{did_you_mean(*near)}")
     return FAMILIES[name]
 
 

@@ -156,7 +156,7 @@ def _adapter_config(
     return {
         "peft_type": "LORA",
         "r": rank,
-        "lora_alpha": _whole(alpha),
+        "lora_alpha": _as_int(alpha),
         "use_rslora": rslora,
         "lora_dropout": loras[0].dropout,
         "target_modules": shortest_suffixes(matrices.keys(), among),
@@ -171,11 +171,11 @@ def _differing(values: Mapping[str, float], usual: float) -> dict[str, float]:
     found: dict[str, float] = {}
     for value in sorted(set(values.values()) - {usual}):
         ends = shortest_suffixes({name for name, own in values.items() if own == value}, values)
-        found |= {end.replace(".", "\\."): _whole(value) for end in ends}
+        found |= {end.replace(".", "\\."): _as_int(value) for end in ends}
     return found
 
 
-def _whole(number: float) -> float:
+def _as_int(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
@@ -231,8 +231,8 @@ def _read_matrices(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
         names = set(file.keys())
         modules = sorted({name.removeprefix(PREFIX).removesuffix(DOWN).removesuffix(UP) for name in names})
         wanted = [f"{PREFIX}{module}{end}" for module in modules for end in (DOWN, UP)]
-        if strange := sorted(names - set(wanted)):
-            raise DamageError(f"{path / TENSORS}: tensor {strange[0]} is not part of a plain LoRA")
+        if unexpected := sorted(names - set(wanted)):
+            raise DamageError(f"{path / TENSORS}: tensor {unexpected[0]} is not part of a plain LoRA")
         if missing := [name for name in wanted if name not in names]:
             raise DamageError(f"{path / TENSORS}: tensor {missing[0]} is missing, and {len(missing) - 1} more")
         if not wanted:
@@ -243,7 +243,7 @@ def _read_matrices(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
 
 def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, WeightMap]:
     """Return the weight maps by Hugging Face module, in the family whose names the adapter uses."""
-    config, strange = model.config.expand(), list[str]()
+    config, unexpected = model.config.expand(), list[str]()
     known = {f"{found.path}.weight" for found in find_linears(model)}
     for name in FAMILIES if wanted is None else (wanted,):
         try:
@@ -252,12 +252,12 @@ def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None,
             continue
         weight_maps = [entry for entry in family.weight_maps(config) if known.issuperset(entry.names)]
         maps = {module: entry for entry in weight_maps if (module := hf_module(entry)) is not None}
-        strange = sorted(set(modules) - maps.keys())
-        if not strange:
+        unexpected = sorted(set(modules) - maps.keys())
+        if not unexpected:
             return maps
-    if not strange:
+    if not unexpected:
         family_for(config, wanted)  # raises an error that says why
-    raise DamageError(f"{path}: {strange[0]} is not a linear layer of the model, and {len(strange) - 1} more")
+    raise DamageError(f"{path}: {unexpected[0]} is not a linear layer of the model, and {len(unexpected) - 1} more")
 
 
 def _check_named(

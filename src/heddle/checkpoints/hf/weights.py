@@ -143,9 +143,9 @@ def match_weights(weight_maps: list[WeightMap], weights: WeightSource, ignored: 
     if missing := [name for name in needed if name not in weights]:
         raise DamageError(f"{weights.where}: tensor {missing[0]} is missing{_and_more(missing)}")
     left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(RECOMPUTED))
-    if strange := [name for name in left if name not in ignored]:
-        name = brief(strange[0]).strip(QUOTES)
-        raise DamageError(f"{weights.where}: unexpected tensor {name}{_and_more(strange)}")
+    if unexpected := [name for name in left if name not in ignored]:
+        name = brief(unexpected[0]).strip(QUOTES)
+        raise DamageError(f"{weights.where}: unexpected tensor {name}{_and_more(unexpected)}")
     if left:
         log.info("not loaded, since the model does not use them: %s", ", ".join(left))
     return weight_maps

@@ -37,7 +37,7 @@ def load_checkpoint_model(checkpoint: Checkpoint, config: ModelConfig, hardware:
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
     model = build_meta(config).to(chosen.dtype)
     model.materialise(chosen.device)
-    model.fill(_CheckpointTensors(checkpoint))
+    model.copy_weights(_CheckpointTensors(checkpoint))
     model.eval()
     return model
 

@@ -163,18 +163,18 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
     So a crash leaves either the old file or the new one, and what is read meanwhile may be the old one itself.
     """
-    beside = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.tmp")
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
         sync_folder(path.absolute().parent)
     except BaseException as error:
         with contextlib.suppress(OSError):  # the first error is the one to report
-            beside.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(beside)):  # None: a full disk names no file
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):  # None: a full disk names no file
             error.filename, error.filename2 = str(path), None  # what the user knows of
         raise
 

@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from heddle.core import MissingExtra, UsageError, meant, nearest
+from heddle.core import MissingExtra, UsageError, did_you_mean, nearest
 from heddle.data.sources.documents import FileStamp, SkipReason
 
 HEAD = 1 << 12  # bytes by which the encoding is detected
@@ -87,7 +87,7 @@ def _suggest(path: Path) -> str:
     except OSError:
         return ""
     near = nearest(path.name, names)
-    return meant(printable_path(path.parent / near)) if near else ""
+    return did_you_mean(printable_path(path.parent / near)) if near else ""
 
 
 def printable_path(path: Path) -> str:

@@ -84,7 +84,7 @@ class Prefill:
                 state = self._initial_state(model, rows, capacity if reached + self.chunk > capacity else reached)
             state = with_capacity(model, state, reached, capacity)
             new = None if lengths is None else (lengths - start).clamp(0, piece.shape[1])
-            vectors, state = model.step(piece, state, new=new)
+            vectors, state = model.step(piece, state, lengths=new)
             last = _last(vectors, None if lengths is None else lengths - 1 - start, last)
         assert last is not None
         assert state is not None
@@ -185,7 +185,7 @@ def read_all(
     for first in range(0, ids.shape[1], prefill.chunk):
         piece = ids[:, first : first + prefill.chunk]
         real = None if new is None else (new - first).clamp(0, piece.shape[1])
-        vectors, state = model.step(piece, state, new=real)
+        vectors, state = model.step(piece, state, lengths=real)
         pieces.append(vectors)
     lengths = torch.full((len(ids),), ids.shape[1], device=ids.device) if new is None else new
     return torch.cat(pieces, 1), lengths, state

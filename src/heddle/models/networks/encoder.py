@@ -105,7 +105,7 @@ class Encoder(Model, BaseTower):
     def token_vectors(
         self, ids: Ids, lengths: Int[Tensor, " batch"] | None
     ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
-        x, ctx = self.run(ids, Context(new=lengths))
+        x, ctx = self.run(ids, Context(lengths=lengths))
         return x, ctx.real(x)
 
     def masked_output(self) -> str:

@@ -109,7 +109,7 @@ class EncoderDecoder(AutoregressiveModel):
 
     def encode(self, source: Ids, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
         self.clear()
-        ctx = Context(new=lengths, keep=self.tap.needs_all_layers)
+        ctx = Context(lengths=lengths, keep=self.tap.needs_all_layers)
         x, ctx = self.encoder.run_tower(source, ctx, self.compute)
         outputs = [*list(ctx.notes.values())[:-1], x] if self.tap.needs_all_layers else [x]
         real = ctx.real(x)

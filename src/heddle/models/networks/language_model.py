@@ -90,4 +90,4 @@ class LanguageModel(AutoregressiveModel, BaseTower):
         self, ids: Ids, lengths: Int[Tensor, " batch"] | None
     ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
         x = self(ids)  # padding is on the right, where the past does not see it
-        return x, Context(new=lengths).real(x)
+        return x, Context(lengths=lengths).real(x)

@@ -178,7 +178,7 @@ class Model(Module, ABC):
         for tower in self.towers:
             tower.position.reserve(length)
 
-    def worth_compiling(self) -> bool:
+    def should_compile(self) -> bool:
         """Tell whether torch.compile would help; it does not where a part would be unrolled over time."""
         return all(module.compilable for module in self.modules() if isinstance(module, Module))
 
@@ -196,10 +196,10 @@ class Model(Module, ABC):
         own = self._named_as(weights)
         for name, tensor in weights.items():
             _check_shape(name, own[name], tensor)
-        self.fill(weights)
+        self.copy_weights(weights)
 
     @torch.no_grad()
-    def fill(self, weights: Mapping[str, Tensor]) -> None:
+    def copy_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Fill a new model; each weight is looked up once, since the mapping may read it from disk."""
         own = self._named_as(weights)
         for name, tensor in weights.items():
@@ -267,12 +267,12 @@ class AutoregressiveModel(Model, ABC):
         self.reserve(capacity)
         return State.empty(batch, capacity, next(self.parameters()).device)
 
-    def step(self, inputs: Ids, state: State, new: Int[Tensor, " batch"] | None = None) -> tuple[Stream, State]:
-        """Continue from a state by some tokens, of which the first `new` of each row are real."""
-        x, ctx = self.run(inputs, Context(state=state, new=new, memory=state.memory))
+    def step(self, inputs: Ids, state: State, lengths: Int[Tensor, " batch"] | None = None) -> tuple[Stream, State]:
+        """Continue from a state by some tokens, of which the first `lengths` of each row are not padding."""
+        x, ctx = self.run(inputs, Context(state=state, lengths=lengths, memory=state.memory))
         if ctx.state is None:
             raise ConfigError("state", want="a state", got=None)
-        return x, ctx.state.advance(inputs.shape[1] if new is None else new)
+        return x, ctx.state.advance(inputs.shape[1] if lengths is None else lengths)
 
 
 M = TypeVar("M", bound=Model)

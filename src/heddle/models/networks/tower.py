@@ -59,7 +59,7 @@ class BaseTower(Module):
         place = place_for(config, width, place)
         self.embedding = config.embedding.build(vocab, width, place)
         self.position = config.position.build(width, place)
-        self.stack = config.plan.build(width, place.inside("stack") if place.path else place)
+        self.stack = config.plan.build(width, place.child("stack") if place.path else place)
         self.norm = config.norm.build(width)
 
     def run_tower(

@@ -253,7 +253,7 @@ class PresetConfig(ModelConfig):
             config = override(config, path, value)
         return config
 
-    def amended(self, path: str, value: Any) -> "PresetConfig":
+    def with_override(self, path: str, value: Any) -> "PresetConfig":
         options, key = preset(self.name).option_names, path.partition(".")[0]
         known = dict.fromkeys((*options, *fields_of(self.expand())))
         if key not in known:

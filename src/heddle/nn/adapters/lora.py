@@ -118,7 +118,7 @@ class GroupedLora(LowRank):
         narrow = grouped_gemm(self.drop_inputs(rows), self.down.to(rows.dtype), groups.offsets)
         return grouped_gemm(narrow, self.up.to(rows.dtype), groups.offsets) * self.scale
 
-    def active(self) -> float:
+    def active_fraction(self) -> float:
         return self.active_share
 
 
@@ -142,7 +142,7 @@ def apply_adapters(model: nn.Module, adapters: Sequence[AdapterConfig], tied: Ma
         try:
             chosen = _select_targets(config, maps, model, tied)
         except ConfigError as error:
-            raise error.inside(f"adapters.{number}") from None
+            raise error.with_prefix(f"adapters.{number}") from None
         for found in chosen:
             if found.module.adapter is not None:
                 want = "linear layers without another adapter"

@@ -175,7 +175,7 @@ class Attention(MultiHeadAttention, PublishesContext):
             build_mask=None if full else partial(allowed_keys, self.mask, self.sight, ctx, query.shape[2], key),
             flex_mask=None if ctx.state is not None else flex_mask_for(self.mask, self.sight, ctx),
             sliding_window=None if full else self.sliding_window(ctx),
-            cache_lengths=ctx.state.lengths if full and ctx.state is not None and ctx.new is None else None,
+            cache_lengths=ctx.state.lengths if full and ctx.state is not None and ctx.lengths is None else None,
         )
         if self.warmup_window is None or not self.training or ctx.state is not None:
             return inputs
@@ -186,7 +186,7 @@ class Attention(MultiHeadAttention, PublishesContext):
         mask = self.mask
         if not isinstance(mask, SlidingWindowConfig) or mask.sinks or ctx.state is not None:
             return None
-        if ctx.new is not None and self.sight == "all":  # padding would be seen
+        if ctx.lengths is not None and self.sight == "all":  # padding would be seen
             return None
         return SlidingWindow(mask.size, self.sight, ctx.documents)
 
@@ -198,11 +198,11 @@ class Attention(MultiHeadAttention, PublishesContext):
 
 
 def flex_mask_for(mask: MaskConfig, sight: Sight, ctx: Context) -> FlexMask | None:
-    """Return the mask as a rule over positions; None where a mask has more to say than a window."""
+    """Return the mask as a rule over positions; None where the mask is more than a window."""
     window = mask.size if isinstance(mask, SlidingWindowConfig) and not mask.sinks else None
     if window is None and not mask.is_full:
         return None
-    lengths = ctx.new if sight == "all" and ctx.documents is None else None  # else padding is out of sight, or apart
+    lengths = ctx.lengths if sight == "all" and ctx.documents is None else None  # else padding is masked anyway
     return FlexMask(sight, ctx.documents, window, lengths)
 
 

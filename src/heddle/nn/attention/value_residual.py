@@ -23,8 +23,8 @@ class Values(Module, ABC):
     """A module: a layer's own projected values -> those that it uses, before they are split into heads."""
 
     @abstractmethod
-    def forward(self, own: Stream | None, ctx: Context) -> Stream:
-        """Return the values; `own` is None in the layer that published them."""
+    def forward(self, value: Stream | None, ctx: Context) -> Stream:
+        """Return the values; `value` is None in the layer that published them."""
 
 
 @part("own")
@@ -49,18 +49,18 @@ class ValueResidualConfig(ValuesConfig):
 class FirstValues(Values):
     """The first layer's values, published in the context before the part runs."""
 
-    def publish(self, own: Stream, ctx: Context) -> Context:
+    def publish(self, value: Stream, ctx: Context) -> Context:
         """Return the context with the values for all layers."""
         if ctx.values is not None:
             raise ConfigError("values", "value residuals need exactly one attention in the first layer")
-        return dataclasses.replace(ctx, values=own)
+        return dataclasses.replace(ctx, values=value)
 
-    def forward(self, own: Stream | None, ctx: Context) -> Stream:
+    def forward(self, value: Stream | None, ctx: Context) -> Stream:
         return _first_values(ctx)
 
 
 class ValueResidual(Values):
-    """share[0] * own + share[1] * first."""
+    """share[0] * value + share[1] * first."""
 
     roles = {"share": Role.GAIN}
     initial_values = {"share": InitialValues(mean=0.5)}
@@ -69,14 +69,14 @@ class ValueResidual(Values):
         super().__init__()
         self.share = nn.Parameter(torch.empty(2))
 
-    def forward(self, own: Stream | None, ctx: Context) -> Stream:
+    def forward(self, value: Stream | None, ctx: Context) -> Stream:
         first = _first_values(ctx)
-        assert own is not None
-        if own.shape != first.shape:
+        assert value is not None
+        if value.shape != first.shape:
             want = f"the first layer's shape in every layer, {tuple(first.shape)}: the same kv_heads, and no pooling"
-            raise ConfigError("values", want=want, got=tuple(own.shape))
-        own_weight, first_weight = self.share.to(own.dtype).unbind()
-        return own_weight * own + first_weight * first
+            raise ConfigError("values", want=want, got=tuple(value.shape))
+        own_weight, first_weight = self.share.to(value.dtype).unbind()
+        return own_weight * value + first_weight * first
 
 
 def _first_values(ctx: Context) -> Stream:

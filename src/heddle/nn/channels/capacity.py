@@ -34,8 +34,8 @@ class CapacityConfig(Config, ABC):
         size = -(-tokens // groups)
         padded = F.pad(experts.reshape(-1, choices), (0, 0, 0, groups * size - tokens), value=count)
         queue = padded.view(groups, size, choices).transpose(1, 2).flatten(1)
-        wanted = F.one_hot(queue, count + 1)
-        ahead = (wanted.cumsum(dim=1) * wanted).sum(-1) - 1  # how many before it in the queue want the same expert
+        one_hot = F.one_hot(queue, count + 1)
+        ahead = (one_hot.cumsum(dim=1) * one_hot).sum(-1) - 1  # how many before it in the queue want the same expert
         admitted = queue.where(ahead < self.expert_capacity(size, count), count)
         return admitted.view(groups, choices, size).transpose(1, 2).reshape(-1, choices)[:tokens].view_as(experts)
 
@@ -133,8 +133,8 @@ class RowPlacesConfig(CapacityConfig):
         self, experts: Int[Tensor, "*rows choices"], count: int, documents: Int[Tensor, "*rows"] | None = None
     ) -> Int[Tensor, "*rows choices"]:
         keys = experts if documents is None else experts + documents[..., None] * (count + 1)
-        wanted, order = keys.transpose(-1, -2).flatten(-2).sort(stable=True)
-        first = torch.searchsorted(wanted, wanted)  # first of those that want the same expert
+        sorted_keys, order = keys.transpose(-1, -2).flatten(-2).sort(stable=True)
+        first = torch.searchsorted(sorted_keys, sorted_keys)  # first of those that want the same expert
         ahead = torch.empty_like(order).scatter(-1, order, torch.arange(order.shape[-1], device=order.device) - first)
         full = ahead.unflatten(-1, experts.mT.shape[-2:]).mT >= self.most
         return experts.masked_fill(full, count)

@@ -55,7 +55,7 @@ class ProductKeys(Part):
     def forward(self, x: Stream, ctx: Context) -> Stream:
         scores, places = self.search(x.flatten(0, 1))
         weights, places = scores.softmax(-1).flatten(1).to(self.values.dtype), places.flatten(1)
-        real = ctx.needed(x)
+        real = ctx.used_tokens(x)
         if real is not None:  # padding looks up the first value with weight zero
             weights, places = (found * real.flatten()[:, None] for found in (weights, places))
         found = F.embedding_bag(places, self.values, per_sample_weights=weights, mode="sum")
@@ -75,6 +75,6 @@ class ProductKeys(Part):
     def mixing_flops(self, length: int) -> int:
         return 2 * self.heads * self.top * self.width
 
-    def look_up_ops(self, tokens: int) -> int:
+    def narang_lookup_ops(self, tokens: int) -> int:
         """Count each lookup as a product with the whole table."""
         return tokens * self.heads * self.top * self.values.numel()

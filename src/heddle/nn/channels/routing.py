@@ -220,7 +220,7 @@ class ExpertChoice(Router):
             raise UsageError("expert choice compares all tokens of a row: want one document a row, got several")
         logits = self.scores(upcast(x))
         probabilities = logits.softmax(-1)
-        real = ctx.needed(x)
+        real = ctx.used_tokens(x)
         if real is None:
             real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         best = (

@@ -65,9 +65,9 @@ def pad_inputs(x: Stream, ctx: Context, receptive: ReceptiveField, past: Past) -
 def last_inputs(x: Stream, ctx: Context, receptive: ReceptiveField, past: Past) -> Float[Tensor, "batch carried"]:
     """Return the last real inputs that a later output sees, zeros for those of another document."""
     row, documents = _padded_row(x, ctx, receptive, past)
-    kept = _last(row, ctx.new, receptive.before, x.shape[1])
+    kept = _last(row, ctx.lengths, receptive.before, x.shape[1])
     if documents is not None:
-        own = _last(documents, ctx.new, receptive.before, x.shape[1])
+        own = _last(documents, ctx.lengths, receptive.before, x.shape[1])
         kept = kept * (own == own[:, -1:])[..., None]
     return kept.flatten(1)
 
@@ -195,7 +195,7 @@ class Convolution(Stateful, ABC):
     def mixing_flops(self, length: int) -> int:
         return 2 * self.receptive.taps * self.width
 
-    def look_up_ops(self, tokens: int) -> int:
+    def narang_lookup_ops(self, tokens: int) -> int:
         return tokens * self.receptive.taps * self.width
 
 

@@ -248,8 +248,8 @@ class AdaptiveHead(Head):
         return losses.new_zeros(targets.numel()).index_add(0, rows, losses).view_as(targets)
 
 
-def _cross_entropy(scores: Tensor, wanted: Tensor) -> Tensor:
-    return F.cross_entropy(upcast(scores), wanted, reduction="none")
+def _cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(upcast(scores), targets, reduction="none")
 
 
 def _first_positions(in_cluster: Tensor, count: int) -> Tensor:

@@ -59,9 +59,9 @@ def reversed_order(x: Inputs, ctx: Context) -> Int[Tensor, "batch length"]:
     The order is its own inverse.
     """
     steps = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-    if ctx.new is None:
+    if ctx.lengths is None:
         return steps.flip(1)
-    return torch.where(steps < ctx.new[:, None], ctx.new[:, None] - 1 - steps, steps)
+    return torch.where(steps < ctx.lengths[:, None], ctx.lengths[:, None] - 1 - steps, steps)
 
 
 def _gather_steps(x: Inputs, order: Int[Tensor, "batch length"]) -> Inputs:

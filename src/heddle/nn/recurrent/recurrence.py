@@ -106,11 +106,11 @@ class MatrixCell(Recurrent, ABC):
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
         """Continue from the state; documents after a row's first start from zeros."""
-        inputs = RNNInput(x, ctx.documents, ctx.new, self.initial_state(x, slot))
+        inputs = RNNInput(x, ctx.documents, ctx.lengths, self.initial_state(x, slot))
         kernel, weights = self.kernel_and_weights(x)
         y, last = run_rnn(kernel, inputs, weights)
-        if ctx.new is not None:  # a row without new tokens stays as it was
-            last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, inputs.start, strict=True))
+        if ctx.lengths is not None:  # a row without new tokens stays as it was
+            last = tuple(v.where(ctx.lengths[:, None] > 0, s) for v, s in zip(last, inputs.start, strict=True))
         return self.output(y), HiddenState(last)
 
     def kernel_and_weights(self, x: Inputs) -> tuple[str, list[Tensor]]:
@@ -144,7 +144,7 @@ def last_real(
     x: Float[Tensor, "batch length width"], before: Float[Tensor, "batch width"], ctx: Context
 ) -> Float[Tensor, "batch width"]:
     """Return each row's vector at its last real token, or `before` where it has none."""
-    if ctx.new is None:
+    if ctx.lengths is None:
         return x[:, -1]
-    found = x.take_along_dim((ctx.new - 1).clamp(min=0)[:, None, None], dim=1)[:, 0]
-    return found.where(ctx.new[:, None] > 0, before)
+    found = x.take_along_dim((ctx.lengths - 1).clamp(min=0)[:, None, None], dim=1)[:, 0]
+    return found.where(ctx.lengths[:, None] > 0, before)

@@ -46,8 +46,8 @@ def parse_nbest(record: Mapping[str, Any], reference: str | None = None) -> NBes
     raw = record.get(key)
     if not isinstance(raw, list) or not raw:
         raise ConfigError(key, want="a list of one candidate or more", got=raw)
-    if (beside := record.get("scores")) is not None:
-        raise ConfigError("scores", want='each with its own candidate: {"text": ..., "score": ...}', got=beside)
+    if (misplaced := record.get("scores")) is not None:
+        raise ConfigError("scores", want='each with its own candidate: {"text": ..., "score": ...}', got=misplaced)
     candidates = tuple(_candidate(each, f"{key}.{i}") for i, each in enumerate(raw))
     for i, candidate in enumerate(candidates):
         if candidate.scores.keys() != candidates[0].scores.keys():

@@ -141,7 +141,7 @@ def attribute_of(run: Rendering, value: Value, path: Value, default: Value = Non
     """Return what a dotted path leads to: `function.name`."""
     keys: list[Value] = [path] if isinstance(path, int) else [*MarkedText(to_str(path)).split(".")]
     for key in keys:
-        run.spend()
+        run.count_steps()
         digits = isinstance(key, MarkedText) and key.plain.isdigit()
         value = item_or_method(value, int(to_str(key)) if digits else key)
         if default is not None and isinstance(value, Undefined):
@@ -202,7 +202,7 @@ def _chosen(wanted: bool, by_attribute: bool) -> Filter:
             raise TemplateError("want the name of an attribute")
         test = given[1:] if by_attribute else given
         for one in iterate(run, value or []):
-            run.spend()
+            run.count_steps()
             found = attribute_of(run, one, given[0]) if by_attribute else one
             if test:
                 found = call(run, known(TESTS, to_str(test[0]), "test"), found, *test[1:], **named)

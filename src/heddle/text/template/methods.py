@@ -59,13 +59,13 @@ def splitlines(run: Rendering, text: MarkedText, /, keepends: Value = False) -> 
 
 def replace(run: Rendering, text: MarkedText, /, old: Value, new: Value, count: Value = -1) -> Value:
     """Replace each occurrence of one text by another."""
-    gone, put = to_str(old), to_text(run, new)
-    if not gone:
+    pattern, put = to_str(old), to_text(run, new)
+    if not pattern:
         raise TemplateError("empty pattern")
-    times = text.plain.count(gone)
+    times = text.plain.count(pattern)
     run.items(times)
-    run.text(len(text) + times * max(0, len(put) - len(gone)))
-    return text.replace(gone, put, -1 if count is None else to_int(count))
+    run.text(len(text) + times * max(0, len(put) - len(pattern)))
+    return text.replace(pattern, put, -1 if count is None else to_int(count))
 
 
 def _removeprefix(run: Rendering, text: MarkedText, /, prefix: Value) -> Value:

@@ -40,9 +40,9 @@ class PlainCopy:
     def of(self, value: Value, depth: int = 0) -> object:
         """Return the copy of one value."""
         self.items += 1
-        self.run.spend(1)
+        self.run.count_steps(1)
         if isinstance(value, MarkedText):
-            self.run.spend(len(value) // CHARACTERS_PER_STEP)
+            self.run.count_steps(len(value) // CHARACTERS_PER_STEP)
             self.length += len(value)
             return value.plain
         if self.to_write and isinstance(value, Function | Generator | Namespace):
@@ -50,7 +50,7 @@ class PlainCopy:
         if not isinstance(value, list | tuple | dict | View):
             return value
         self.depth = max(self.depth, depth)
-        with self.run.deeper():
+        with self.run.nested():
             if isinstance(value, dict):
                 return {self.of(key, depth + 1): self.of(item, depth + 1) for key, item in value.items()}
             copied = [self.of(item, depth + 1) for item in value]
@@ -184,7 +184,7 @@ def _contains(run: Rendering, value: Value, among: Value) -> bool:
     if isinstance(among, MarkedText):
         if not isinstance(value, MarkedText):
             raise TemplateError(f"cannot look for {kind(value)} in text")
-        run.spend(1 + len(among) // CHARACTERS_PER_STEP)
+        run.count_steps(1 + len(among) // CHARACTERS_PER_STEP)
         return value.plain in among.plain
     if isinstance(among, dict | range):
         return isinstance(value, Scalar) and value in among
@@ -244,5 +244,5 @@ def part(run: Rendering, value: Value, bounds: list[Value]) -> Value:
     start, stop, step = (None if bound is None else to_int(bound) for bound in bounds)
     if step == 0:
         raise TemplateError("step must not be 0")
-    run.spend(1 + len(value) // 64)
+    run.count_steps(1 + len(value) // 64)
     return value[slice(start, stop, step)]

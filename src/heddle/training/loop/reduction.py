@@ -112,16 +112,16 @@ class PairwiseSum:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, Values]] = []  # how many went in, and their sum; ever fewer
+        self._waiting: list[tuple[int, Values]] = []  # (count, sum) of finished subtrees, counts decreasing
 
     def add(self, values: Values) -> None:
-        """Take what comes next in the order."""
+        """Add the next summand."""
         self._waiting.append((1, values))
         while len(self._waiting) > 1 and self._waiting[-1][0] == self._waiting[-2][0]:
             self._join()
 
     def total(self) -> Values:
-        """Return the sum of all, and forget them."""
+        """Return the sum of all, and start again from none."""
         while len(self._waiting) > 1:
             self._join()
         return self._waiting.pop()[1]
@@ -140,11 +140,11 @@ class GradientAccumulation(ABC):
 
     @abstractmethod
     def weight(self, processes: ProcessGroup) -> int:
-        """Return the factor of a loss by which gradients become the sum over all processes."""
+        """Return the loss scale: DDP averages over ranks, the world size undoes that; `Step` divides by all tokens."""
 
     @abstractmethod
     def begin(self, device: torch.device) -> None:
-        """Begin a step with nothing."""
+        """Reset for a new step."""
 
     @abstractmethod
     def add(self, loss: Tensor) -> None:

@@ -110,11 +110,16 @@ class Muon(Optimizer):
 
 
 def muon_update(
-    gradient: Matrices, speed: Matrices, momentum: float, dtype: torch.dtype, bad: Tensor | None, shrink: Tensor | None
+    gradient: Matrices,
+    speed: Matrices,
+    momentum: float,
+    dtype: torch.dtype,
+    bad: Tensor | None,
+    grad_divisor: Tensor | None,
 ) -> Matrices:
     """Move momentum on by the gradient, and return both made orthogonal; a bad step moves nothing and returns zeros."""
-    if shrink is not None:
-        gradient = gradient / shrink
+    if grad_divisor is not None:
+        gradient = gradient / grad_divisor
     if bad is not None:
         gradient = torch.where(bad, speed, gradient)  # momentum then stays as it is, in the same bits
     speed.lerp_(gradient, 1 - momentum)
