@@ -70,7 +70,7 @@ def configs(shape: Shape) -> dict[str, LanguageModelConfig]:
     experts = ExpertsConfig(
         experts=shape.experts,
         expert=GatedFeedForwardConfig(hidden=shape.hidden),
-        router=TokenChoiceConfig(top=shape.top),
+        router=TokenChoiceConfig(top_k=shape.top),
         balance=shape.balance,
     )
     return {"dense": dense, "experts": swap(GatedFeedForwardConfig, lambda _: experts)(dense)}

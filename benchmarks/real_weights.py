@@ -236,7 +236,7 @@ def smollm2(path: Path) -> dict[str, Any]:
             max_new_tokens=ANSWER, do_sample=False, eos_token_id=tokenizer.eos_token_id, pad_token_id=0
         )
         made = theirs.generate(row, attention_mask=torch.ones_like(row), generation_config=settings)
-        how = GenerationConfig(max_tokens=ANSWER, choice=GreedySearch(), stop=(tokenizer.eos_token_id,))
+        how = GenerationConfig(max_tokens=ANSWER, strategy=GreedySearch(), stop=(tokenizer.eos_token_id,))
         answer = generate(ours, [prompt], how)[0]
         same += answer == made[0, len(prompt) :].tolist()
         answers.append(tokenizer.decode(answer, skip_special_tokens=True)[:60])

@@ -207,7 +207,7 @@ def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Pat
     write_json(folder / "config.json", encode(config))
     metrics, flops = Metrics(folder / "metrics.jsonl"), training_flops(trainer.model, trainer.loader.plan.mean_length)
     log = Log(metrics, SilentReporter(), config.every.log, flops)
-    trainer.callbacks = [log, StopOnDivergence(config.training.guard.in_a_row)]
+    trainer.callbacks = [log, StopOnDivergence(config.training.guard.max_consecutive)]
 
 
 class Runner:

@@ -152,8 +152,11 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "a draft": (lambda lm: lm.generate("a", draft="lookup"), "draft: want a model, or .* heddle.LookupDraft"),
     "a number": (lambda lm: lm.generate("a", max_tokens="x"), "max_tokens: want a whole number, got 'x'"),
     "a bias": (lambda lm: lm.generate("a", bias=5), "bias: want a table"),
-    "a cache": (lambda lm: lm.generate("a", cache=[]), "cache: want full or quantised"),
-    "a stretch": (lambda lm: lm.generate("a", stretch=2.0), "stretch: want none, since a language model"),
+    "a cache": (lambda lm: lm.generate("a", cache=[]), "cache: want one of full, int8"),
+    "a stretch": (
+        lambda lm: lm.generate("a", max_length_ratio=2.0),
+        "max_length_ratio: not used by a language model",
+    ),
     "a streamed list": (lambda lm: lm.stream(["a"]), "stream: want a text"),
     "a followed text": (lambda lm: lm.follow("abc"), "follow: want a list of texts, got one text"),
     "a row for rows": (lambda lm: lm.generate_ids([1, 2]), "generate_ids: want rows of ids"),

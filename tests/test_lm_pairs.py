@@ -39,7 +39,7 @@ def test_text_is_the_text_of_the_ids_of_the_source(lm: LM) -> None:
 
 
 def test_a_language_model_has_beams_too(writer: LM) -> None:
-    generation = GenerationConfig(max_tokens=6, choice=BeamSearch(beams=3, length_penalty=0.5)).with_special_tokens(
+    generation = GenerationConfig(max_tokens=6, strategy=BeamSearch(beams=3, length_penalty=0.5)).with_special_tokens(
         TOKENIZER.end, (TOKENIZER.end,)
     )
     (best,) = search(writer.model, [Request(writer.tokenizer.opened("the"))], generation)[0]

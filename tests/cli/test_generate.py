@@ -253,7 +253,7 @@ def test_other_words_reach_the_library(capsys: pytest.CaptureFixture[str]) -> No
         (["a", "--temperature", "0", "--top-k", "3"], "top_k: has no effect with temperature 0"),
         (["a", "b", "--beams", "2", "--coverage", "0.2"], "coverage: want 0, since a language model"),
         (["a", "b", "--beams", "2", "--draft", "lookup"], "draft: want sampling or greedy decoding"),
-        (["a", "-m", "lstm", "--cache", "quantised"], "cache: want full, since this model has no KV cache"),
+        (["a", "-m", "lstm", "--cache", "int8"], "cache: want full, since this model has no KV cache"),
         (["a", "--device", "cuda:9"], "device: want one of auto, cpu"),
         (["a", "--draft", "none"], "none"),
     ],

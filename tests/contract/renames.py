@@ -24,13 +24,55 @@ CONFIG_KEYS: dict[str, str] = {
     "hardware.products": "matmul",
     "hardware.recompute": "training.activation_checkpointing",
     "hardware.sums": "training.reduction",
+    "guard.in_a_row": "max_consecutive",
+    "router/token_choice.top": "top_k",
+    "router/token_choice.normalised": "normalized",
+    "router/sigmoid_choice.top": "top_k",
+    "router/sigmoid_choice.kept": "top_groups",
+    "router/sigmoid_choice.normalised": "normalized",
+    "router/narang_choice.surely": "second_threshold",
+    "objective/masked_token.share": "mask_rate",
+    "objective/masked_token.masked": "mask_share",
+    "objective/masked_token.spared": "never_masked",
+    "capacity/factor.least": "min_capacity",
+    "capacity/narang_factor.least": "min_capacity",
+    "capacity/row_places.most": "max_capacity",
+    "embedding/full.words": "word_dropout",
+    "outputs/embedding.normalised": "normalized",
+    "part/rnn.spread": "init_scale",
+    "part/gru.spread": "init_scale",
+    "part/lstm.spread": "init_scale",
+    "part/mogrifier.spread": "init_scale",
+    "part/product_keys.top": "top_k",
+    "sampling/linear.most": "max_rate",
+    "sampling/linear.over": "ramp",
+    "sampling/exponential.most": "max_rate",
+    "sampling/inverse_sigmoid.most": "max_rate",
+    "table of max_tokens min_tokens choice.choice": "strategy",
+    "table of max_tokens min_tokens choice.stretch": "max_length_ratio",
+    "table of max_tokens min_tokens choice.alternatives": "logprobs",
 }
 
 # "FAMILY/KIND": "NEW KIND".
-CONFIG_KINDS: dict[str, str] = {"horizon/whole": "none"}
+CONFIG_KINDS: dict[str, str] = {
+    "horizon/whole": "none",
+    "mask/whole": "full",
+    "dropout/each": "element",
+    "dropout/row": "variational",
+    "values/own": "plain",
+    "values/first": "value_residual",
+    "cache/quantised": "int8",
+    "capacity/row_places": "per_document",
+    "choice/draw": "sampling",
+    "part/attentive": "attention_rnn",
+    "part/calm": "activation_regularization",
+    "part/deep": "stacked",
+    "part/pass": "identity",
+    "position/near_far_rotary": "dual_rotary",
+}
 
 # "FAMILY": "NEW FAMILY", where it does not follow from CONFIG_KEYS: families are called after the key that holds them.
-CONFIG_FAMILIES: dict[str, str] = {}
+CONFIG_FAMILIES: dict[str, str] = {"table of max_tokens min_tokens choice": "table of max_tokens min_tokens strategy"}
 
 # "VERB" or "VERB --option": new name; with a verb its options go.
 OPTIONS: dict[str, str] = {}
@@ -94,8 +136,8 @@ REMOVED: dict[str, list[str]] = {
 }
 # Options of generation; `strategy` names a decoding strategy that the library does not have.
 _OPTIONS = """
-max_tokens min_tokens samples seconds stretch alternatives chunk cache compile temperature top_k top_p min_p typical
-seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
+max_tokens min_tokens samples seconds max_length_ratio logprobs chunk cache compile temperature top_k top_p min_p
+typical seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
 """
 OPTION_NAMES = _OPTIONS.split()
 _NAMES = "HeddleError LM LookupDraft Run build load presets register_preset register_recipe rules train use"

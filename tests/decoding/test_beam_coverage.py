@@ -21,7 +21,7 @@ READERS = ("pair-attention", "pair-attentive", "pair-parallel")
 
 def config(coverage: float, **more: object) -> GenerationConfig:
     choice = BeamSearch(beams=3, length_penalty=0.6, coverage=coverage)
-    return replace(GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=3, choice=choice), **more)
+    return replace(GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=3, strategy=choice), **more)
 
 
 @pytest.mark.parametrize("coverage", [0.2, 3.0])

@@ -16,7 +16,7 @@ from heddle.decoding.search import BeamSearch
 
 def test_every_kind_of_choice_is_filed() -> None:
     own = {name for name, kind in kinds(DecodingStrategy).items() if kind.__module__.startswith("heddle.")}
-    assert own == {"greedy", "draw", "beams", "contrastive"}
+    assert own == {"greedy", "sampling", "beams", "contrastive"}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_every_kind_of_choice_is_filed() -> None:
     ],
 )
 def test_words_mean_one_choice(options: GenerationOptions, choice: DecodingStrategy) -> None:
-    assert generation_config(options) == GenerationConfig(choice=choice)
+    assert generation_config(options) == GenerationConfig(strategy=choice)
 
 
 def test_amounts_and_penalties_are_kept() -> None:
@@ -47,11 +47,11 @@ def test_amounts_and_penalties_are_kept() -> None:
             "samples": 3,
             "temperature": 1.0,
             "seconds": 1.5,
-            "alternatives": 2,
+            "logprobs": 2,
             "bias": {4: -1.0},
         }
     )
-    assert (config.max_tokens, config.min_tokens, config.samples, config.seconds, config.alternatives) == (
+    assert (config.max_tokens, config.min_tokens, config.samples, config.seconds, config.logprobs) == (
         9,
         2,
         3,
@@ -82,7 +82,7 @@ def test_amounts_and_penalties_are_kept() -> None:
         ({"temperature": 0, "top_p": 1.5}, "top_p: want more than 0 and at most 1"),
         ({"bias": [(3, 1.0)]}, "bias: want a dict"),
         ({"bias": {3: "1"}}, "bias: want a number for each token"),
-        ({"cache": 8}, "cache: want full or quantised, got 8"),
+        ({"cache": 8}, "cache: want one of full, int8, got 8"),
         ({"max_tokens": 3, "min_tokens": 4}, "min_tokens: want at most max_tokens, 3"),
         ({"bias": {" word": -5.0}}, "bias: want ids"),
         ({"bias": {3: float("inf")}}, "bias: want a number for id 3"),

@@ -326,7 +326,7 @@ def test_rules_without_a_grammar_hold_for_rows_that_end_at_their_length(tokenize
     compiler = ConstraintCompiler(tokenizer).compile(make_constraints(require=["the end", "null"], forbid=["a", '"']))
     requests = [Request([tokenizer.end], constraint=compiler.begin(limit=14)) for _ in range(3)]
     for choice in (MultinomialSampling(seed=1), BeamSearch(beams=3)):
-        for found in complete(model, requests, GenerationConfig(max_tokens=14, stop=(tokenizer.end,), choice=choice)):
+        for found in complete(model, requests, GenerationConfig(max_tokens=14, stop=(tokenizer.end,), strategy=choice)):
             text = tokenizer.decode(found.ids)
             assert "the end" in text and "null" in text and not {"a", '"'} & set(text), text
 
@@ -339,7 +339,7 @@ def test_a_model_larger_than_its_tokenizer_obeys(
 ) -> None:
     model = tiny(tokenizer.vocab + 70)
     config = GenerationConfig(max_tokens=40, stop=(tokenizer.end,))
-    config = config if choice is None else GenerationConfig(max_tokens=40, stop=(tokenizer.end,), choice=choice)
+    config = config if choice is None else GenerationConfig(max_tokens=40, stop=(tokenizer.end,), strategy=choice)
     compiler = ConstraintCompiler(tokenizer).compile(make_constraints(regex="[a-z]{3,5}: [0-9]{2}"))
     rows = complete(model, [Request([tokenizer.end], constraint=compiler.begin()), Request([tokenizer.end])], config)
     assert re.fullmatch("[a-z]{3,5}: [0-9]{2}", tokenizer.decode(rows[0].ids))
@@ -374,7 +374,7 @@ def run_random(tokenizer: Tokenizer, count: int) -> None:
         config = GenerationConfig(
             max_tokens=400,
             stop=(tokenizer.end,),
-            choice=MultinomialSampling(seed=first),
+            strategy=MultinomialSampling(seed=first),
             penalties=PenaltyConfig(bias=tuple((id, 3.0) for id in ends)),
         )
         rows = complete(model, [Request([tokenizer.end], constraint=constraint) for constraint in constraints], config)

@@ -62,7 +62,7 @@ def test_each_forward_drops_other_weights_and_none_at_rest() -> None:
 
 
 def test_first_values_lie_within_their_spread_of_the_hidden_size() -> None:
-    model = LSTMConfig(hidden=100, spread=1.0).build(WIDTH, Place())
+    model = LSTMConfig(hidden=100, init_scale=1.0).build(WIDTH, Place())
     initialise(model, UniformInitConfig(), 1, seed=0)
     for weight in (model.input_weight, model.recurrent_weight, model.input_bias, model.recurrent_bias):
         assert 0.09 < weight.abs().max() <= 0.1
@@ -124,7 +124,7 @@ def test_deep_cells_go_on_from_any_mixture_of_vectors() -> None:
     [
         (lambda: StackedCellsConfig(cells=()), "cells: want at least one"),
         (lambda: LSTMConfig(weight_drop=1.0), "weight_drop: want at least 0 and below 1"),
-        (lambda: GRUConfig(spread=0.0), "spread: want above 0"),
+        (lambda: GRUConfig(init_scale=0.0), "init_scale: want above 0"),
     ],
 )
 def test_what_cannot_be_is_refused(make: Any, words: str) -> None:

@@ -78,7 +78,7 @@ def test_a_quantised_cache_is_a_third_of_a_full_one() -> None:
         tensors: list[torch.Tensor] = []
         KVCache.allocate((new, new), 99, None, kind).map(lambda t, found=tensors: found.append(t) or t)  # type: ignore[misc]
         sizes[kind.kind] = sum(t.nbytes for t in tensors)
-    assert sizes == {"full": 2 * 2 * 100 * 64 * 4, "quantised": 2 * 2 * 100 * (64 + 4)}
+    assert sizes == {"full": 2 * 2 * 100 * 64 * 4, "int8": 2 * 2 * 100 * (64 + 4)}
 
 
 def test_a_vector_of_zeros_stays_one_in_eight_bits() -> None:
@@ -88,4 +88,4 @@ def test_a_vector_of_zeros_stays_one_in_eight_bits() -> None:
 
 
 def test_kinds_have_names() -> None:
-    assert [encode(kind)["kind"] for kind in KINDS] == ["full", "quantised"]
+    assert [encode(kind)["kind"] for kind in KINDS] == ["full", "int8"]

@@ -23,7 +23,7 @@ from heddle.nn.channels import (
     LoadBalancingLossConfig,
     NarangFactorConfig,
     NoLoadBalancingConfig,
-    RowPlacesConfig,
+    PerDocumentCapacityConfig,
     SigmoidChoiceConfig,
     TokenChoiceConfig,
 )
@@ -72,7 +72,7 @@ def by_hand(made: Experts, stream: Tensor, ctx: Context) -> Tensor:
 
 
 @pytest.mark.parametrize("expert", [GATED, PLAIN], ids=lambda e: e.kind)
-@pytest.mark.parametrize("router", [TokenChoiceConfig(top=1, normalised=False), TokenChoiceConfig(top=3)])
+@pytest.mark.parametrize("router", [TokenChoiceConfig(top_k=1, normalized=False), TokenChoiceConfig(top_k=3)])
 def test_experts_equal_their_formula(expert: FeedForwardConfig, router: TokenChoiceConfig) -> None:
     made = build(ExpertsConfig(experts=EXPERTS, expert=expert, router=router))
     torch.testing.assert_close(made(x(), Context()), by_hand(made, x(), Context()))
@@ -94,14 +94,14 @@ def test_a_shared_expert_sees_every_token() -> None:
 
 
 def test_one_expert_is_a_feed_forward() -> None:
-    made = build(ExpertsConfig(experts=1, expert=PLAIN, router=TokenChoiceConfig(top=1)))
+    made = build(ExpertsConfig(experts=1, expert=PLAIN, router=TokenChoiceConfig(top_k=1)))
     bank = made.bank
     want = F.linear(activation("gelu")(F.linear(x(), bank.up.weight[0], bank.up.bias[0])), bank.down.weight[0])
     torch.testing.assert_close(made(x(), Context()), want + bank.down.bias[0])
 
 
 def test_padding_reaches_no_expert_and_changes_nothing() -> None:
-    made = build(ExpertsConfig(experts=EXPERTS, expert=GATED, capacity=FactorConfig(group=4, least=1)))
+    made = build(ExpertsConfig(experts=EXPERTS, expert=GATED, capacity=FactorConfig(group=4, min_capacity=1)))
     new, ignored = torch.tensor([6, 2]), torch.arange(6) >= torch.tensor([[6], [2]])
     outputs = []
     for filler in (0.0, 1e3):
@@ -151,7 +151,7 @@ def test_dropless_drops_nothing_and_says_how_the_load_is_spread() -> None:
 
 
 def test_capacity_drops_in_training_and_never_in_evaluation() -> None:
-    limited = ExpertsConfig(experts=EXPERTS, expert=PLAIN, capacity=FactorConfig(factor=1.0, least=1))
+    limited = ExpertsConfig(experts=EXPERTS, expert=PLAIN, capacity=FactorConfig(factor=1.0, min_capacity=1))
     made, free = build(limited), build(ExpertsConfig(experts=EXPERTS, expert=PLAIN))
     with torch.no_grad():
         for one in (made, free):
@@ -165,7 +165,7 @@ def test_capacity_drops_in_training_and_never_in_evaluation() -> None:
 
 
 def test_places_of_a_row_hold_for_an_encoder_in_use_and_not_for_a_decoder() -> None:
-    limited = ExpertsConfig(experts=EXPERTS, expert=PLAIN, capacity=RowPlacesConfig(most=2))
+    limited = ExpertsConfig(experts=EXPERTS, expert=PLAIN, capacity=PerDocumentCapacityConfig(max_capacity=2))
     free = build(ExpertsConfig(experts=EXPERTS, expert=PLAIN), "all").eval()
     past, both = build(limited, "past").eval(), build(limited, "all").eval()
     assert torch.equal(past(x(), Context()), free(x(), Context()))
@@ -199,8 +199,8 @@ def test_paper_ops_of_the_experts_of_narang() -> None:
 
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"router\.top: want at most 4"):
-        build(ExpertsConfig(experts=4, expert=PLAIN, router=TokenChoiceConfig(top=5)))
+    with pytest.raises(ConfigError, match=r"router\.top_k: want at most 4"):
+        build(ExpertsConfig(experts=4, expert=PLAIN, router=TokenChoiceConfig(top_k=5)))
     with pytest.raises(ConfigError, match="expert: want feed_forward or gated_feed_forward, got 'fixup_feed_forward'"):
         build(ExpertsConfig(expert=FixupFeedForwardConfig()))
     with pytest.raises(ConfigError, match="balance: want none"):

@@ -86,7 +86,7 @@ def test_embeddings_learn_by_contrast_with_the_other_rows() -> None:
         likeness = torch.stack([unit[row] @ unit[j] / 0.5 for j in others])
         want = -likeness.log_softmax(0)[others.index(int(partners[row]))]
         torch.testing.assert_close(made.nll(vectors, partners, Context())[row], want)
-    bare = built(EmbeddingOutputConfig(normalised=False))
+    bare = built(EmbeddingOutputConfig(normalized=False))
     assert torch.equal(bare.scores(vectors, Context()), vectors)
 
 

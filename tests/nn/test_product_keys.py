@@ -9,7 +9,7 @@ from heddle.nn.channels import ProductKeysConfig
 from heddle.nn.channels.product_keys import ProductKeys
 from heddle.nn.layers import LayerNormConfig
 
-SMALL = ProductKeysConfig(keys=7, heads=3, top=4, key_width=6)
+SMALL = ProductKeysConfig(keys=7, heads=3, top_k=4, key_width=6)
 
 
 def build(config: ProductKeysConfig, width: int = 8) -> ProductKeys:
@@ -57,5 +57,5 @@ def test_the_memory_of_narang_weighs_and_costs_what_their_table_says() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="key_width: want an even number"):
         ProductKeysConfig(key_width=5)
-    with pytest.raises(ConfigError, match="top: want at most 4"):
-        ProductKeysConfig(keys=4, top=5)
+    with pytest.raises(ConfigError, match="top_k: want at most 4"):
+        ProductKeysConfig(keys=4, top_k=5)

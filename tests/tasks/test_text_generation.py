@@ -109,7 +109,7 @@ def test_a_bias_names_tokens_by_their_text(lm: LM) -> None:
 @pytest.mark.parametrize("options", WORDS, ids=str)
 def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, options: GenerationOptions) -> None:
     task = lm.writer()
-    config = task.generation_config({"max_tokens": 12, "alternatives": 2, **options})
+    config = task.generation_config({"max_tokens": 12, "logprobs": 2, **options})
     for prompt in ("Once", ""):
         (answer,) = task.generate(task.requests([prompt], config), config)
         if "\ufffd" in answer.text:  # bytes that are no text have no score
@@ -130,7 +130,7 @@ def test_the_log_probabilities_of_an_answer_are_given_its_source() -> None:
     lm = LM(loud_pair(), TOKENIZER)
     task = lm.writer()
     for options in ({"temperature": 1.0}, {"beams": 3}):
-        config = task.generation_config({"max_tokens": 8, "alternatives": 0, **options})  # type: ignore[typeddict-item]
+        config = task.generation_config({"max_tokens": 8, "logprobs": 0, **options})  # type: ignore[typeddict-item]
         (answer,) = task.generate(task.requests(["the cat"], config), config)
         ids = [TOKENIZER.end, *answer.completion.ids]
         logprobs = lm.logits([ids[:-1]], source=[lm.tokenizer.source("the cat")]).log_softmax(-1)[0]

@@ -73,7 +73,7 @@ def test_a_guard_goes_on_from_its_tensors() -> None:
     assert all(torch.equal(t, second.tensors()[n]) for n, t in first.tensors().items())
 
 
-@pytest.mark.parametrize("wrong", [{"spike": 0.5}, {"patience": 0}, {"in_a_row": 0}])
+@pytest.mark.parametrize("wrong", [{"spike": 0.5}, {"patience": 0}, {"max_consecutive": 0}])
 def test_nonsense_is_refused_by_name(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: want at least 1"):
         GuardConfig(**wrong)  # type: ignore[arg-type]

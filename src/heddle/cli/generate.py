@@ -270,7 +270,7 @@ class _Show:
             record: dict[str, Any] = {"line": number} if self.placed else {}
             record |= {"prompt": prompt} | ({"sample": sample} if self.job.config.samples > 1 else {})
             record |= {"text": answer.text, "ids": found.ids, "reason": found.reason}
-            if self.job.config.alternatives is not None:
+            if self.job.config.logprobs is not None:
                 record["tokens"] = [
                     _token(self.job, id, logprobs.logprob)
                     | {"alternatives": [_token(self.job, other, logprob) for other, logprob in logprobs.alternatives]}

@@ -118,7 +118,7 @@ Require = Annotated[list[str] | None, typer.Option(help="A phrase that the new t
 Forbid = Annotated[list[str] | None, typer.Option(help="A phrase that the new text must not contain. Repeatable.")]
 
 CacheKind = Annotated[
-    str | None, typer.Option("--cache", metavar="KIND", help="The KV cache: full, or quantised to eight bits.")
+    str | None, typer.Option("--cache", metavar="KIND", help="The KV cache: full, or int8 (quantized to eight bits).")
 ]
 CompileWhen = Annotated[
     str | None,
@@ -140,21 +140,19 @@ DraftModel = Annotated[
 UNUSED_SEED = "seed: has no effect without sampling; --temperature 1 samples"
 
 Options = Mapping[str, Any]  # command-line options by name
-RENAMED = {"logprobs": "alternatives"}
 
 
 def generation_options_from(options: Options) -> "GenerationOptions":
     """Return the generation options, under the names of the library."""
     from heddle.decoding import GenerationOptions
 
-    named = {RENAMED.get(name, name): value for name, value in options.items()}
-    found = {name: named[name] for name in GenerationOptions.__annotations__ if name in named}
+    found = {name: options[name] for name in GenerationOptions.__annotations__ if name in options}
     return cast("GenerationOptions", found | {"bias": _biases(options["bias"] or ())})
 
 
 def warn_unused_seed(options: Options, config: "GenerationConfig") -> None:
     """Warn that a seed has no effect if nothing is sampled, unless a temperature was given too."""
-    if options["seed"] is not None and options["temperature"] is None and not config.choice.draws:
+    if options["seed"] is not None and options["temperature"] is None and not config.strategy.draws:
         note(UNUSED_SEED)
 
 

@@ -159,6 +159,8 @@ def _check_table(known: Catalog, table: Table, data: Mapping[str, Any], path: st
         inner = f"{path}.{key}" if path else str(key)
         if key == "kind" and table.kind is not None:
             continue
+        if key in known.old_keys and key not in table.keys:
+            continue
         if key not in table.keys:
             wish = f"one of {', '.join(table.keys)}" if table.keys else "nothing, for it has no settings"
             raise ConfigError(inner, want=wish, got=key, near=nearest(str(key), table.keys))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from heddle.lm import LM
     from heddle.tasks.generation import CandidateRanking, Translation, Translator
 
-STRETCH = 2.0  # new tokens per source token, at most
+MAX_LENGTH_RATIO = 2.0  # new tokens per source token, at most
 Options = dict[str, Any]  # command-line options; None: not given
 Method = tuple["GenerationConfig", "CandidateRanking"]  # how to generate candidates, and how to rank them
 
@@ -108,7 +108,7 @@ def _beam_search(search_options: Options, sampling_options: Options, n_best: int
     if not 1 <= n_best <= beams:
         raise ConfigError("n_best", want=f"1 to the {beams} beams", got=n_best)
     default = {"length_penalty": 1.0} if beams > 1 and search_options["length_penalty"] is None else {}
-    amounts = {"samples": n_best, "max_tokens": max_tokens, "stretch": STRETCH}
+    amounts = {"samples": n_best, "max_tokens": max_tokens, "max_length_ratio": MAX_LENGTH_RATIO}
     options: Any = {**search_options, **default, **amounts, "beams": beams}
     return generation_config(options), SearchOrder()
 
@@ -126,7 +126,9 @@ def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_be
     if not 1 <= n_best <= options["samples"]:
         raise ConfigError("n_best", want=f"1 to the {options['samples']} samples", got=n_best)
     choice = MultinomialSampling(temperature=options["temperature"], seed=options["seed"])
-    config = GenerationConfig(max_tokens=max_tokens, choice=choice, samples=options["samples"], stretch=STRETCH)
+    config = GenerationConfig(
+        max_tokens=max_tokens, strategy=choice, samples=options["samples"], max_length_ratio=MAX_LENGTH_RATIO
+    )
     return config, MinimumBayesRisk(similarity_named(options["utility"]))
 
 

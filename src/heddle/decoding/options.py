@@ -1,10 +1,11 @@
 """Generation options: the keywords of `LM.generate` and the command line, and the generation config they mean."""
 
+import logging
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any, TypedDict, get_args
+from typing import Any, TypedDict, cast, get_args
 
-from heddle.core import ConfigError, kinds, nearest
+from heddle.core import ConfigError, decode, nearest
 from heddle.decoding.generation import (
     ContrastiveSearch,
     DecodingStrategy,
@@ -25,10 +26,10 @@ class GenerationOptions(TypedDict, total=False):
     min_tokens: int | None
     samples: int | None
     seconds: float | None
-    stretch: float | None
-    alternatives: int | None
+    max_length_ratio: float | None
+    logprobs: int | None
     chunk: int | None
-    cache: str | None  # full or quantised
+    cache: str | None  # full or int8
     compile: str | None  # auto, on or off
     temperature: float | None  # 0: greedy search, without filters; None: 0, or 1 with a filter
     top_k: int | None
@@ -49,21 +50,28 @@ class GenerationOptions(TypedDict, total=False):
     strategy: DecodingStrategy | str | None  # any other decoding strategy, or the name of its kind
 
 
-LIMITS = ("max_tokens", "min_tokens", "samples", "seconds", "stretch", "alternatives", "chunk")
+LIMITS = ("max_tokens", "min_tokens", "samples", "seconds", "max_length_ratio", "logprobs", "chunk")
 FILTERS = ("top_k", "top_p", "min_p", "typical")
 BEAMS = ("length_penalty", "coverage", "groups", "diversity")
 PENALTIES = ("repetition", "presence", "frequency")
 STRATEGY_OPTIONS = ("temperature", "seed", "beams", "contrast", *FILTERS, *BEAMS)  # what a strategy replaces
 
-INTEGERS = ("max_tokens", "min_tokens", "samples", "alternatives", "chunk", "top_k", "seed", "beams", "groups")
+INTEGERS = ("max_tokens", "min_tokens", "samples", "logprobs", "chunk", "top_k", "seed", "beams", "groups")
 NON_NUMERIC = ("cache", "compile", "bias", "strategy")
 NO_OP_VALUES = {"top_p": 1, "min_p": 0, "typical": 1}  # values that turn a filter off
 
 SetOptions = dict[str, Any]  # the options that are not None
+log = logging.getLogger("heddle")
+
+
+RENAMED = {"stretch": "max_length_ratio", "alternatives": "logprobs"}  # former names of options, still accepted
 
 
 def generation_config(options: GenerationOptions) -> GenerationConfig:
     """Make a generation config of options; refuse options that contradict each other."""
+    for old in options.keys() & RENAMED.keys():
+        log.warning("%s is now called %s", old, RENAMED[old])
+    options = cast(GenerationOptions, {RENAMED.get(name, name): value for name, value in options.items()})
     for name in options:
         if name not in GenerationOptions.__annotations__:
             known = ", ".join(GenerationOptions.__annotations__)
@@ -77,9 +85,9 @@ def generation_config(options: GenerationOptions) -> GenerationConfig:
             raise ConfigError(name, want="a number", got=value)
     strategy, penalties = _strategy(given), {name: given[name] for name in PENALTIES if name in given}
     config = GenerationConfig(
-        choice=strategy,
+        strategy=strategy,
         penalties=PenaltyConfig(bias=_biases(given.get("bias", {})), **penalties),
-        cache=_cache(given.get("cache", "full")),
+        cache=decode(KVCacheConfig, given.get("cache", "full"), "cache"),
         compile=_compile(given.get("compile", "auto")),
         **{name: given[name] for name in LIMITS if name in given},
     )
@@ -97,14 +105,6 @@ def _biases(given: object) -> tuple[tuple[int, float], ...]:
         if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigError("bias", want="a number for each token", got=value)
     return tuple(given.items())
-
-
-def _cache(name: object) -> KVCacheConfig:
-    known = kinds(KVCacheConfig)
-    if not isinstance(name, str) or name not in known:
-        near = nearest(name, known) if isinstance(name, str) else None
-        raise ConfigError("cache", want=" or ".join(known), got=name, near=near)
-    return known[name]()
 
 
 def _compile(word: object) -> Compile:
@@ -145,13 +145,8 @@ def _own_strategy(given: SetOptions) -> DecodingStrategy:
     for name in STRATEGY_OPTIONS:
         if name in given:
             raise ConfigError(name, "cannot be combined with strategy, which has its own settings")
-    strategy, known = given["strategy"], kinds(DecodingStrategy)
-    if isinstance(strategy, DecodingStrategy):
-        return strategy
-    if not isinstance(strategy, str) or strategy not in known:
-        near = nearest(strategy, known) if isinstance(strategy, str) else None
-        raise ConfigError("strategy", want=f"a decoding strategy or one of {', '.join(known)}", got=strategy, near=near)
-    return known[strategy]()
+    strategy = given["strategy"]
+    return strategy if isinstance(strategy, DecodingStrategy) else decode(DecodingStrategy, strategy, "strategy")
 
 
 def _refuse_sampling(given: SetOptions, search: str, names: tuple[str, ...]) -> None:

@@ -139,7 +139,11 @@ def _read_run_config(path: Path, hints: bool = False) -> RunConfig:
     data = read_config(path)
     for old, new in renamed_keys(data) if hints else ():
         log.warning("%s: %s is now called %s", path, old, new)
-    return decode(RunConfig, load_config(data, path))
+    with RunConfig.old_names() as renamed:
+        config = decode(RunConfig, load_config(data, path))
+    for renaming in renamed if hints else ():
+        log.warning("%s: %s", path, renaming)
+    return config
 
 
 def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
@@ -154,7 +158,10 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
             value = _preset(value)
         if path == "training.batch" and config.rows.batch_field is not None:
             config = override(config, f"rows.{config.rows.batch_field}", value)
-        config = override(config, path, value)
+        with RunConfig.old_names() as renamings:
+            config = override(config, path, value)
+        for renaming in renamings:
+            log.warning(renaming)
         given.append(path)
     for path in given:
         if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):

@@ -306,7 +306,7 @@ def _callbacks(
         found.append(callbacks.StartAveraging(average, average.config.patience))
     if is_main and config.tensorboard:
         found.append(callbacks.TensorBoard(env.folder / "tensorboard", every.log))
-    found.append(callbacks.StopOnDivergence(config.training.guard.in_a_row))
+    found.append(callbacks.StopOnDivergence(config.training.guard.max_consecutive))
     if config.stop.patience is not None:
         found.append(callbacks.EarlyStopping(config.stop.patience))
     if config.stop.minutes is not None:

@@ -33,7 +33,7 @@ from heddle.core import ConfigError, UsageError, find
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.models.presets import build
 from heddle.nn.base import Context
-from heddle.nn.channels import DroplessConfig, ExpertsConfig, RowPlacesConfig
+from heddle.nn.channels import DroplessConfig, ExpertsConfig, PerDocumentCapacityConfig
 
 SMALL = {"vocab_size": VOCAB, "n_positions": CONTEXT, "n_embd": 30, "n_layer": 2, "n_head": 5}
 GPT, SWITCH, FEW, APART, DENSE = (
@@ -163,7 +163,7 @@ def test_a_switch_without_experts_goes_both_ways(tmp_path: Path) -> None:
 
 def test_places_for_all_of_a_row_drop_nothing(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    for places, wanted in ((511, RowPlacesConfig(most=511)), (512, DroplessConfig())):
+    for places, wanted in ((511, PerDocumentCapacityConfig(max_capacity=511)), (512, DroplessConfig())):
         path.write_text(json.dumps(OLD_SWITCH | {"expert_capacity": places}))
         assert {experts.capacity for experts in find(read_model_config(tmp_path), ExpertsConfig)} == {wanted}
 

@@ -20,7 +20,7 @@ from heddle.nn.state import KVCacheConfig, State
 Vectors = Float[Tensor, "batch width"]
 
 SPARE = 128  # capacity for new tokens at first; it doubles when full: a large max_tokens costs nothing by itself
-SLACK = 10  # new tokens that every row may have beyond `stretch` times its source
+SLACK = 10  # new tokens that every row may have beyond `max_length_ratio` times its source
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PrefillOptions:
     """The settings of a generation that prefill depends on."""
 
     max_tokens: int  # new tokens of each row
-    stretch: float | None  # new tokens for each token of the source
+    max_length_ratio: float | None  # new tokens for each token of the source
     begin: int | None  # the id that an empty prompt starts from
     chunk: int  # tokens of each row read at once
     cache: KVCacheConfig
@@ -144,8 +144,9 @@ def prepare_prefill(
     prompts = tuple(check_prompt(model, request.ids, options.begin) for request in requests)
     sources = _sources(model, requests, options)
     wanted = [len(prompt) + options.max_tokens for prompt in prompts]
-    if options.stretch is not None and sources is not None:
-        limits = [len(p) + SLACK + math.ceil(options.stretch * len(s)) for p, s in zip(prompts, sources, strict=True)]
+    if options.max_length_ratio is not None and sources is not None:
+        ratio = options.max_length_ratio
+        limits = [len(p) + SLACK + math.ceil(ratio * len(s)) for p, s in zip(prompts, sources, strict=True)]
         wanted = [min(pair) for pair in zip(wanted, limits, strict=True)]
     last = None if model.max_length is None else model.max_length + 1
     ends = tuple(end if last is None else min(end, last) for end in wanted)

@@ -109,7 +109,7 @@ class BeamSearch(DecodingStrategy):
         if job.should_stop is not None:
             raise UsageError("stop: want none with several beams, which end at the end token alone")
         found = _search(job, self)
-        if job.config.alternatives is None:
+        if job.config.logprobs is None:
             return found
         flat = [(request, best.ids) for request, each in zip(job.requests, found, strict=True) for best in each]
         logprobs = iter(_compute_logprobs(job.model, flat, job.config))
@@ -352,6 +352,6 @@ def _compute_logprobs(
         for row, prompt, (_, ids) in zip(vectors, prefill.prompts, found, strict=True):
             logits = model.head.logits(row[len(prompt) - 1 : len(prompt) - 1 + len(ids)])
             chosen = torch.tensor(ids, dtype=torch.long, device=logits.device)
-            each = chosen_logprobs(logits, chosen, config.alternatives)
+            each = chosen_logprobs(logits, chosen, config.logprobs)
             computed.append([one for one in each if one is not None])
     return computed

@@ -117,9 +117,9 @@ class Draft(ABC):
 
 def draft_chooser(config: GenerationConfig) -> TokenChooser:
     """Return how tokens are chosen, for drafts to propose them; refuse strategies that need more than the logits."""
-    chooser = config.choice.chooser
+    chooser = config.strategy.chooser
     if chooser is None:
-        raise UsageError(f"draft: want sampling or greedy decoding, got {config.choice.kind}")
+        raise UsageError(f"draft: want sampling or greedy decoding, got {config.strategy.kind}")
     return chooser
 
 

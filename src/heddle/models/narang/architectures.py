@@ -153,7 +153,7 @@ def experts(router: RouterConfig, wider: float, capacity: tuple[float, float]) -
 def product_keys(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Replace the last feed-forward but one of the decoder by a product-key memory."""
     keys = (find(c, FeedForwardConfig)[0].hidden or 0) // 6
-    memory = ProductKeysConfig(keys=keys, top=min(32, keys))
+    memory = ProductKeysConfig(keys=keys, top_k=min(32, keys))
     edit = in_layers(lambda layer, depth: layer == max(1, depth - 1), channels(lambda _: memory))
     return replace(c, decoder=edit(c.decoder))
 

@@ -165,7 +165,7 @@ VARIANTS: dict[str, tuple[Edit, str]] = {
         "32 experts, two a token, in every fourth layer",
     ),
     "switch-transformer": (
-        experts(TokenChoiceConfig(top=1, normalised=False, jitter=0.01), 1.0, (1.2, 1.25)),
+        experts(TokenChoiceConfig(top_k=1, normalized=False, jitter=0.01), 1.0, (1.2, 1.25)),
         "32 experts, one a token, in every fourth layer",
     ),
     "funnel-transformer": (funnel, "an encoder whose rows are halved twice"),

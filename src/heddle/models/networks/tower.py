@@ -120,7 +120,7 @@ def _check_values(plan: PlanConfig, headed: list[SelfAttentionConfig], width: in
     """Refuse value residuals in shared layers, and between layers whose values differ in size."""
     mixing = [one for one in headed if isinstance(one, AttentionConfig) and isinstance(one.values, ValueResidualConfig)]
     if mixing and shares_layers(plan):
-        raise ConfigError("values", want="own in the layers of a loop", got="first")
+        raise ConfigError("values", want="plain in the layers of a loop", got="value_residual")
     counts = sorted({(one.kv_heads or one.heads) * one.head_width_at(width) for one in mixing})
     if len(counts) > 1:
         want = "the same kv_heads in all layers that use the first layer's values"

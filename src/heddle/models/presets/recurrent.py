@@ -71,8 +71,8 @@ def awd_lstm(
     """AWD-LSTM (Merity et al. 2017): DropConnect, word and row dropout, AR and TAR; `dropout` scales them all."""
     check_at_least(1, layers=layers)
     drop, spread = 1.25 * dropout, 1.0
-    cell = LSTMConfig(hidden=hidden, weight_drop=drop, spread=spread)
-    cells = (*(cell,) * (layers - 1), LSTMConfig(weight_drop=drop, spread=spread))
+    cell = LSTMConfig(hidden=hidden, weight_drop=drop, init_scale=spread)
+    cells = (*(cell,) * (layers - 1), LSTMConfig(weight_drop=drop, init_scale=spread))
     return regularised(cells, width, vocab, context, dropout)
 
 
@@ -81,8 +81,8 @@ def mogrifier_lm(
 ) -> LanguageModelConfig:
     """Mogrifier LSTM (Melis et al. 2020) of five rounds of low rank, regularised like the AWD-LSTM."""
     check_at_least(1, layers=layers)
-    cell = MogrifierConfig(hidden=hidden, rank=max(1, width // 8), weight_drop=1.25 * dropout, spread=1.0)
-    last = MogrifierConfig(rank=max(1, width // 8), weight_drop=1.25 * dropout, spread=1.0)
+    cell = MogrifierConfig(hidden=hidden, rank=max(1, width // 8), weight_drop=1.25 * dropout, init_scale=1.0)
+    last = MogrifierConfig(rank=max(1, width // 8), weight_drop=1.25 * dropout, init_scale=1.0)
     return regularised((*(cell,) * (layers - 1), last), width, vocab, context, dropout)
 
 
@@ -115,7 +115,7 @@ def regularised(
         width=width,
         context=context,
         plan=BlockConfig(branches=branches),
-        embedding=FullEmbeddingConfig(dropout=rows, words=0.25 * dropout),
+        embedding=FullEmbeddingConfig(dropout=rows, word_dropout=0.25 * dropout),
         init=UniformInitConfig(),
         ties=TIED,
     )

@@ -57,12 +57,12 @@ class MultiHeadAttention(AttentionPart, ABC):
         self.query.init_scale = self.score.query_init_scale()
 
     def split_query(self, query: Stream) -> PerHead:
-        """Return projected queries per head, normalised."""
+        """Return projected queries per head, normalized."""
         heads = self.query_across(query).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return self.query_norm(heads)  # type: ignore[no-any-return]
 
     def split_key_value(self, key: Stream, value: Stream) -> tuple[PerHead, PerHead]:
-        """Return projected keys, normalised, and values per head."""
+        """Return projected keys, normalized, and values per head."""
         heads = (self.kv_heads, -1)
         key = self.key_norm(self.key_across(key).unflatten(-1, heads).transpose(1, 2))
         return key, value.unflatten(-1, heads).transpose(1, 2)

@@ -140,7 +140,7 @@ class BranchedAttentionConfig(MixerConfig):
 
     attention: the attention whose heads become branches.
     channel: the feed-forward network that each head passes.
-    shares: how the learned weights of the branches are normalised.
+    shares: how the learned weights of the branches are normalized.
     """
 
     attention: AttentionConfig
@@ -160,7 +160,7 @@ class BranchedCrossAttentionConfig(CrossConfig):
 
     attention: the cross-attention whose heads become branches.
     channel: the feed-forward network that each head passes.
-    shares: how the learned weights of the branches are normalised.
+    shares: how the learned weights of the branches are normalized.
     """
 
     attention: CrossAttentionConfig

@@ -27,7 +27,7 @@ class Values(Module, ABC):
         """Return the values; `value` is None in the layer that published them."""
 
 
-@part("own")
+@part("plain", was="own")
 class OwnValuesConfig(ValuesConfig):
     """The layer's own values."""
 
@@ -35,7 +35,7 @@ class OwnValuesConfig(ValuesConfig):
         return None
 
 
-@part("first")
+@part("value_residual", was="first")
 class ValueResidualConfig(ValuesConfig):
     """Value residual: the layer's own values and the first layer's of the same token, by two learned weights.
 

@@ -28,7 +28,7 @@ from heddle.nn.layers import activation
 class ExpertsConfig(ChannelConfig):
     """Mixture of experts: a router sends each token to a few of many experts, whose outputs are summed by its gates.
 
-    Tokens are dropped where the capacity is limited: in training, and by `row_places` in the evaluation of an encoder.
+    Tokens are dropped where the capacity is limited: in training, and by `per_document` when evaluating an encoder.
 
     experts: how many experts.
     expert: what each expert is: feed_forward or gated_feed_forward.

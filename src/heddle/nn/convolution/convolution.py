@@ -124,7 +124,7 @@ class ConvolutionConfig(MixerConfig):
 
 @part("lightweight_convolution")
 class LightweightConvolutionConfig(ConvolutionConfig):
-    """Lightweight convolution: softmax-normalised filters, the same at every position (Wu et al. 2019).
+    """Lightweight convolution: softmax-normalized filters, the same at every position (Wu et al. 2019).
 
     taps: kernel size: positions that an output sees, its own included.
     heads: filters, each for several channels; None: one for each channel.
@@ -138,7 +138,7 @@ class LightweightConvolutionConfig(ConvolutionConfig):
 
 @part("dynamic_convolution")
 class DynamicConvolutionConfig(ConvolutionConfig):
-    """Dynamic convolution: softmax-normalised filters that each position computes (Wu et al. 2019).
+    """Dynamic convolution: softmax-normalized filters that each position computes (Wu et al. 2019).
 
     taps: kernel size: positions that an output sees, its own included.
     heads: filters, each for several channels; None: one for each channel.

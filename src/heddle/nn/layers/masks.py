@@ -33,7 +33,7 @@ class MaskConfig(Config, ABC):
         return None
 
 
-@part("whole")
+@part("full", was="whole")
 class FullMaskConfig(MaskConfig):
     """Full attention: no mask beyond causality and documents."""
 

@@ -15,7 +15,7 @@ Eps = Annotated[float, within("at least 0", lambda eps: eps >= 0)]
 
 
 class NormConfig(Config, ABC):
-    """How vectors are normalised."""
+    """How vectors are normalized."""
 
     @abstractmethod
     def build(self, width: int) -> nn.Module:

@@ -211,7 +211,7 @@ class RotaryPosition(Position):
         return Rotation(cos, sin, interleaved=self.config.order == "interleaved")
 
 
-@part("near_far_rotary")
+@part("dual_rotary", was="near_far_rotary")
 class DualRotaryPositionConfig(PositionConfig):
     """Two rotary embeddings: one for sliding window layers, one, usually slower, for full attention (Gemma 3, 2025).
 

@@ -178,7 +178,7 @@ class InputFeedingConfig(ContextUseConfig):
 # --- the mixer --------------------------------------------------------------------------------------------------------
 
 
-@part("attentive")
+@part("attention_rnn", was="attentive")
 class AttentionRNNConfig(CrossConfig):
     """RNN with attention: the state attends to the source at every step.
 

@@ -46,15 +46,17 @@ class CellConfig(RecurrentConfig):
 class MatrixCellConfig(CellConfig):
     """A cell with an input matrix, a recurrent matrix, and a bias for each."""
 
+    old_fields = {"spread": "init_scale"}
+
     hidden: int | None
     weight_drop: float  # DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017)
-    spread: float | None  # initial values uniform within this / sqrt(hidden); None: the model's initialiser
+    init_scale: float | None  # initial values uniform within this / sqrt(hidden); None: the model's initialiser
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
         check_share(weight_drop=self.weight_drop)
-        if self.spread is not None and self.spread <= 0:
-            raise ConfigError("spread", want="above 0, or null for the model's initialiser", got=self.spread)
+        if self.init_scale is not None and self.init_scale <= 0:
+            raise ConfigError("init_scale", want="above 0, or null for the model's initialiser", got=self.init_scale)
 
 
 class Recurrent(Stateful, ABC):
@@ -97,8 +99,8 @@ class MatrixCell(Recurrent, ABC):
         self.input_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))
         self.recurrent_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))  # cuDNN requires both
         self.output = output_projection(sizes.hidden, sizes.outputs)
-        if config.spread is not None:
-            values = InitialValues(scale=config.spread * sizes.hidden**-0.5, distribution="uniform")
+        if config.init_scale is not None:
+            values = InitialValues(scale=config.init_scale * sizes.hidden**-0.5, distribution="uniform")
             self.initial_values = dict.fromkeys(self.roles, values)
 
     def state_sizes(self) -> tuple[int, ...]:

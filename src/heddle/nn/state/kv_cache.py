@@ -116,7 +116,7 @@ class FullKVCacheConfig(KVCacheConfig):
         return FullStore(like.new_zeros(batch, heads, size + 1, width))
 
 
-@part("quantised")
+@part("int8", was="quantised")
 class Int8KVCacheConfig(KVCacheConfig):
     """KV cache quantization to int8, with a scale for each token and head.
 

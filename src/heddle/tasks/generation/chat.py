@@ -33,7 +33,7 @@ class Conversation:
     reason: FinishReason | None = None  # why the last answer ended; None: it was interrupted
 
     def __post_init__(self) -> None:
-        if not self.config.choice.streams or self.config.samples > 1:
+        if not self.config.strategy.streams or self.config.samples > 1:
             raise UsageError("chat: beams and samples are not supported, because answers are streamed")
         config = with_special_tokens(self.config, self.chat.tokenizer)
         self._config = replace(config, stop=tuple(dict.fromkeys((*config.stop, *self.chat.stops.ids))))

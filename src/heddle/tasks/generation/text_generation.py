@@ -92,9 +92,9 @@ class TextGenerator:
             draft_chooser(config)
         if config.cache.kind != "full" and not decodes_with_kv_cache(self.model):
             raise ConfigError("cache", want="full, since this model has no KV cache", got=config.cache.kind)
-        if config.stretch is not None and not self.model.reads_source:
-            raise ConfigError("stretch", want="none, since a language model has no source", got=config.stretch)
-        config.choice.check_source(self.model.reads_source)
+        if config.max_length_ratio is not None and not self.model.reads_source:
+            raise ConfigError("max_length_ratio", "not used by a language model, which has no source")
+        config.strategy.check_source(self.model.reads_source)
 
     def _id(self, token: int | str) -> int:
         if not isinstance(token, str):
@@ -110,7 +110,7 @@ class TextGenerator:
     ) -> Iterator[TextChunk]:
         """Stream the text of each row; each sample of a request is a row of its own."""
         stops = check_stop_strings(stop)
-        streams_tokens = config.choice.streams  # else a stop string ends each sequence of a search by itself
+        streams_tokens = config.strategy.streams  # else a stop string ends each sequence of a search by itself
         if not streams_tokens and stops:
             requests = [
                 replace(r, constraint=StopStringConstraint(TextStream(self.tokenizer, r.ids, stops), r.constraint))

@@ -120,7 +120,7 @@ class Translator:
         """Return the candidates that the model generates for each source."""
         config = with_special_tokens(self.config, self.tokenizer)
         requests = [Request(self.tokenizer.special_tokens.decoder_start, source) for source in sources]
-        found = config.choice.complete(GenerationJob(self.model, requests, config))
+        found = config.strategy.complete(GenerationJob(self.model, requests, config))
         return [[self._candidate(completion) for completion in each] for each in found]
 
     def _candidate(self, found: Completion) -> NBestCandidate:

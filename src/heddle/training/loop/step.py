@@ -34,12 +34,14 @@ class GuardConfig(Config):
 
     spike: a step is skipped if its gradient norm exceeds this multiple of the running mean.
     patience: good steps before a spike can be detected.
-    in_a_row: bad steps in a row that stop the run, as diverged.
+    max_consecutive: bad steps in a row that stop the run, as diverged.
     """
+
+    old_fields = {"in_a_row": "max_consecutive"}
 
     spike: Annotated[float, within("at least 1", lambda spike: spike >= 1)] = 20.0
     patience: Positive = 20
-    in_a_row: Positive = 5
+    max_consecutive: Positive = 5
 
 
 @dataclass

@@ -96,11 +96,11 @@ def _scale(hf: HfConfig, width: int) -> float | None:
 def _experts(hf: HfConfig, expert: GatedFeedForwardConfig) -> ExpertsConfig:
     hidden = hf.integer("moe_intermediate_size")
     router = SigmoidChoiceConfig(
-        top=hf.integer("num_experts_per_tok"),
+        top_k=hf.integer("num_experts_per_tok"),
         scale=hf.number("routed_scaling_factor"),
-        normalised=hf.flag("norm_topk_prob", True),
+        normalized=hf.flag("norm_topk_prob", True),
         groups=hf.integer("n_group"),
-        kept=hf.integer("topk_group"),
+        top_groups=hf.integer("topk_group"),
     )
     return ExpertsConfig(
         experts=hf.integer("n_routed_experts"),
@@ -155,10 +155,10 @@ def _routed(experts: ExpertsConfig, width: int) -> dict[str, Any]:
         "moe_intermediate_size": hidden,
         "n_routed_experts": experts.experts,
         "n_shared_experts": hidden_width(experts.shared, width) // hidden,
-        "num_experts_per_tok": router.top,
+        "num_experts_per_tok": router.top_k,
         "n_group": router.groups,
-        "topk_group": router.kept,
-        "norm_topk_prob": router.normalised,
+        "topk_group": router.top_groups,
+        "norm_topk_prob": router.normalized,
         "routed_scaling_factor": router.scale,
     }
 

@@ -32,7 +32,7 @@ def read_mixtral(hf: HfConfig) -> LanguageModelConfig:
     mask = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     made = swap(AttentionConfig, lambda a: replace(a, mask=mask))(made)
     top, jitter = hf.integer("num_experts_per_tok"), hf.number("router_jitter_noise", 0.0)
-    router = TokenChoiceConfig(top=top, jitter=jitter)
+    router = TokenChoiceConfig(top_k=top, jitter=jitter)
     count, balance = hf.integer("num_local_experts"), _balance(hf)
     return swap(
         GatedFeedForwardConfig,
@@ -45,7 +45,7 @@ def read_qwen3_moe(hf: HfConfig) -> LanguageModelConfig:
     made = read_qwen3(hf)
     known = hf.maybe_integer("num_local_experts")  # since transformers 5
     count = hf.maybe_integer("num_experts") if known is None else known
-    router = TokenChoiceConfig(top=hf.integer("num_experts_per_tok"), normalised=hf.flag("norm_topk_prob", False))
+    router = TokenChoiceConfig(top_k=hf.integer("num_experts_per_tok"), normalized=hf.flag("norm_topk_prob", False))
     sparse = ExpertsConfig(
         experts=hf.integer("num_experts") if count is None else count,
         expert=replace(one(made, GatedFeedForwardConfig), hidden=hf.integer("moe_intermediate_size")),
@@ -85,7 +85,7 @@ def write_qwen3_moe(config: ModelConfig) -> Mapping[str, Any]:
         "use_sliding_window": False,
         "num_experts": experts.experts,
         "moe_intermediate_size": hidden_width(experts.expert, keys["hidden_size"]),
-        "norm_topk_prob": one(config, TokenChoiceConfig).normalised,
+        "norm_topk_prob": one(config, TokenChoiceConfig).normalized,
         "decoder_sparse_step": 1,
         "mlp_only_layers": dense,
     }  # fmt: skip
@@ -95,7 +95,7 @@ def _expert_keys(config: ModelConfig) -> dict[str, Any]:
     """Return the keys of experts that both share."""
     losses = find(config, LoadBalancingLossConfig)
     more = {"router_aux_loss_coef": losses[0].weight} if losses else {}
-    return {"num_experts_per_tok": one(config, TokenChoiceConfig).top, **more}
+    return {"num_experts_per_tok": one(config, TokenChoiceConfig).top_k, **more}
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from heddle.nn.channels import (
     ExpertsConfig,
     FeedForwardConfig,
     LoadBalancingLossConfig,
-    RowPlacesConfig,
+    PerDocumentCapacityConfig,
     TokenChoiceConfig,
     hidden_width,
 )
@@ -86,9 +86,9 @@ def _routed(hf: HfConfig, context: int) -> Callable[[ExpertsConfig], ExpertsConf
     most = hf.integer("expert_capacity", 64)
     if most < 1:
         raise ConfigError(f"{hf.where}: expert_capacity", want="at least 1", got=most)
-    capacity = DroplessConfig() if most >= context else RowPlacesConfig(most=most)
+    capacity = DroplessConfig() if most >= context else PerDocumentCapacityConfig(max_capacity=most)
     jitter, z_loss = hf.number("router_jitter_noise", 0.01), hf.number("router_z_loss_coef", 0.001)
-    router = TokenChoiceConfig(top=1, normalised=False, jitter=jitter)
+    router = TokenChoiceConfig(top_k=1, normalized=False, jitter=jitter)
     balance = LoadBalancingLossConfig(weight=hf.number("router_aux_loss_coef", 0.001))
     return lambda experts: replace(experts, router=router, capacity=capacity, balance=balance, z_loss=z_loss)
 
@@ -139,7 +139,8 @@ def _expert_keys(config: EncoderDecoderConfig) -> dict[str, Any]:
     if not find(config, ExpertsConfig):
         return {}
     experts, losses = one(config, ExpertsConfig), find(config, LoadBalancingLossConfig)
-    places = experts.capacity.most if isinstance(experts.capacity, RowPlacesConfig) else config.context
+    capacity = experts.capacity
+    places = capacity.max_capacity if isinstance(capacity, PerDocumentCapacityConfig) else config.context
     return {
         "num_experts": experts.experts,
         "expert_capacity": places,
