@@ -1,4 +1,4 @@
-"""Grammars: what is written obeys them, every tokenisation is allowed, and what cannot be followed is refused."""
+"""Grammars: what is written obeys them, every tokenization is allowed, and what cannot be followed is refused."""
 
 import itertools
 import json

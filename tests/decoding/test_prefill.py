@@ -7,7 +7,7 @@ from laws.cases import SMALL, own_presets
 from heddle.core import ConfigError, replace
 from heddle.decoding.generation import GenerationConfig, complete, generate
 from heddle.decoding.runtime import Request, prefill, prepare_prefill
-from heddle.models import summarise
+from heddle.models import summarize
 from heddle.models.networks import EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
 from heddle.nn.state import Int8KVCacheConfig, KVCache, State
@@ -97,7 +97,7 @@ def test_a_token_takes_as_many_bytes_as_the_summary_says(name: str) -> None:
         else:
             state = made.new_state(1, length)
         sizes.append(made.step(torch.tensor([IDS[:length]]), state)[1].nbytes())
-    assert (sizes[1] - sizes[0]) / 10 == 2 * summarise(config).kv_bytes_per_token  # said for half precision
+    assert (sizes[1] - sizes[0]) / 10 == 2 * summarize(config).kv_bytes_per_token  # said for half precision
 
 
 def test_layers_that_need_no_cache_do_not_mind_its_kind() -> None:

@@ -39,7 +39,7 @@ def test_tied_weights_are_one_tensor_with_one_name() -> None:
 def test_a_model_on_the_meta_device_gets_memory_and_weights(name: str) -> None:
     model = small(name)
     bare = build_meta(model.config)
-    bare.materialise("cpu")
+    bare.materialize("cpu")
     bare.load_weights(model.weights())
     assert torch.equal(bare(ids()), model(ids()))
     assert torch.equal(bare.logits(ids()), model.logits(ids()))
@@ -50,7 +50,7 @@ def test_a_model_on_the_meta_device_gets_memory_and_weights(name: str) -> None:
 def test_materialised_sinusoids_are_filled_again() -> None:
     config = replace(preset("gpt2").config(**SMALL["gpt2"], vocab=23, context=12), position=SinusoidalPositionConfig())
     model, bare = config.build(), build_meta(config)
-    bare.materialise("cpu")
+    bare.materialize("cpu")
     bare.load_weights(model.weights())
     assert torch.equal(bare(ids()), model(ids()))
 

@@ -142,11 +142,11 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
     for wrong, line in (
         ({"mask": 4}, "objective.mask: want an id of the tokenizer, 0 to 3"),
         ({"mask": 3, "vocab": 5}, "objective.vocab: want at most the tokenizer's 4"),
-        ({"mask": 3, "vocab": 2, "never_masked": (0, 1)}, "objective.vocab: .* and one that is not spared"),
+        ({"mask": 3, "vocab": 2, "never_masked": (0, 1)}, "objective.vocab: .* and one that may be masked"),
     ):
         with pytest.raises(ConfigError, match=line):
             MaskedTokenConfig(**wrong).resolve({}, 4)
-    with pytest.raises(ConfigError, match="spared: want at least 0, got -1"):
+    with pytest.raises(ConfigError, match="never_masked: want at least 0, got -1"):
         MaskedTokenConfig(never_masked=(3, -1))
     with pytest.raises(ConfigError, match="made by `prepare`"):
         OBJECTIVE(encoder(), batch())

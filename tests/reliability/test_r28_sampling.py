@@ -31,7 +31,7 @@ SETTINGS = {
     "combined": GenerationConfig(
         strategy=MultinomialSampling(temperature=1.4, top_k=6, top_p=0.95, min_p=0.02, typical=0.9)
     ),
-    "penalised": GenerationConfig(
+    "penalized": GenerationConfig(
         strategy=MultinomialSampling(temperature=0.9, top_p=0.9),
         penalties=PenaltyConfig(repetition=1.3, presence=0.4, frequency=0.5, bias=((0, 1.0), (4, -math.inf))),
     ),
@@ -172,7 +172,7 @@ def test_r28_settings_bite_and_the_test_notices_the_wrong_one(setting: str) -> N
 @pytest.mark.parametrize("name", ["gpt2", "lstm_lm"])
 def test_r28_seeded_samples_repeat_and_are_the_same_in_a_batch_and_alone(name: str) -> None:
     made = model(name)
-    for config in (SETTINGS[setting] for setting in ("greedy", "combined", "penalised")):
+    for config in (SETTINGS[setting] for setting in ("greedy", "combined", "penalized")):
         prompts, several = [PROMPT, [3], [5, 0, 4, 4]], replace(config, samples=3, max_tokens=4)
         found = generate(made, prompts, several)
         assert generate(made, prompts, several) == found

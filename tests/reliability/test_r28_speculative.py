@@ -67,7 +67,7 @@ def trial(name: str, settings: dict[str, int], new: int) -> None:
 
 @pytest.mark.parametrize("name", DRAFTS)
 def test_r28_guessed_tokens_follow_the_odds(name: str) -> None:
-    trial(name, {"plain": 2_000, "penalised": 150}, new=3)
+    trial(name, {"plain": 2_000, "penalized": 150}, new=3)
     trial(name, {"top-k": 2_000}, new=4)  # two guesses at once
 
 
@@ -78,7 +78,7 @@ def test_r28_guessed_tokens_follow_the_odds_at_full_size(name: str) -> None:
     settings = {
         setting: 100_000 for setting, config in SETTINGS.items() if isinstance(config.strategy, MultinomialSampling)
     }
-    trial(name, settings | {"penalised": 5_000}, new=4)  # one row at a time, for what is penalised differs
+    trial(name, settings | {"penalized": 5_000}, new=4)  # one row at a time, for what is penalized differs
 
 
 def test_r28_a_draft_that_is_believed_too_often_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

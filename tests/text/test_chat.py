@@ -139,7 +139,7 @@ def test_a_guarded_token_that_is_not_special_comes_from_the_template_alone() -> 
     assert TOKENIZER.decode(ids) == "<think>a<think><think>b<<think><think>"
 
 
-def test_letters_that_look_alike_do_not_become_a_token_by_normalising() -> None:
+def test_letters_that_look_alike_do_not_become_a_token_by_normalizing() -> None:
     pipeline = Pipeline.from_str(TOKENIZER._pipeline.to_str())
     pipeline.normalizer = normalizers.NFKC()
     pipeline.add_tokens([AddedToken("<plan>", special=False, normalized=True)])

@@ -30,10 +30,10 @@ def show(
     json_: Json = False,
 ) -> None:
     """Show what a model is made of, and what it costs."""
-    from heddle.models import summarise
+    from heddle.models import summarize
 
     config = find_config(model)
-    summary = summarise(config)
+    summary = summarize(config)
     if json_:
         write(json.dumps(summary.plain(), ensure_ascii=False))
         return

@@ -81,8 +81,8 @@ def _shares(module: nn.Module, share: Fraction) -> Iterator[tuple[Module, Fracti
             share /= child.pooling_factor
 
 
-def summarise(config: ModelConfig) -> Summary:
-    """Build a model on the meta device, which allocates nothing, and summarise it."""
+def summarize(config: ModelConfig) -> Summary:
+    """Build a model on the meta device, which allocates nothing, and summarize it."""
     full = config.expand()
     model = build_meta(full)
     context = model.context

@@ -161,7 +161,7 @@ def load_weights(
     model = _build_meta(model_config, where).to(chosen.dtype)
     check_shapes(model, weight_maps, source)
     check_buffers(model, where)
-    model.materialise(chosen.device)
+    model.materialize(chosen.device)
     copy_weights(model, weight_maps, source)
     model.eval()
     return model

@@ -16,7 +16,7 @@ IGNORED_KEYS = frozenset(
         "inference_mode", "megatron_core", "peft_version", "qalora_group_size", "revision", "task_type",
     }
 )  # fmt: skip
-PLAIN_INITS = (True, False, "gaussian", "orthogonal")  # other initialisations change the base weights
+PLAIN_INITS = (True, False, "gaussian", "orthogonal")  # other initializations change the base weights
 PATTERN = re.compile(r"[\w\\.\-]{1,400}")
 MAX_RANK = 1 << 16
 

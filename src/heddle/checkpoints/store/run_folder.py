@@ -36,7 +36,7 @@ def load_checkpoint_model(checkpoint: Checkpoint, config: ModelConfig, hardware:
     """
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
     model = build_meta(config).to(chosen.dtype)
-    model.materialise(chosen.device)
+    model.materialize(chosen.device)
     model.copy_weights(_CheckpointTensors(checkpoint))
     model.eval()
     return model

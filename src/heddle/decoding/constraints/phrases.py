@@ -1,4 +1,4 @@
-"""Constrained decoding by phrases: texts that a row must contain, and texts that it must not, in any tokenisation.
+"""Constrained decoding by phrases: texts that a row must contain, and texts that it must not, in any tokenization.
 
 One automaton reads the bytes of all phrases (Aho & Corasick 1975). For each of its states, the transition of every id
 is computed once, when a row first reaches the state. A row may not end before it contains all required phrases; with a

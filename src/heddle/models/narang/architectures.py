@@ -191,7 +191,7 @@ REZERO = swap(JoinConfig, ReZeroConfig())
 
 
 def fixup(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Fixup: no norms, but scalar shifts and scales, and an initialisation that is stable without norms."""
+    """Fixup: no norms, but scalar shifts and scales, and an initialization that is stable without norms."""
     made = swap(FeedForwardConfig, lambda f: FixupFeedForwardConfig(hidden=f.hidden))(c)
     made = swap(JoinConfig, ScaledConfig())(with_norm(ShiftConfig())(made))
     depth = c.encoder.plan.depth(), c.decoder.plan.depth()

@@ -36,7 +36,7 @@ class EncoderConfig(NetworkConfig):
     norm: normalization after the last layer.
     pooling: how a row becomes one vector, where outputs need it.
     outputs: what is predicted from the encoded row; each has a name and a loss.
-    init: how weights are initialised.
+    init: how weights are initialized.
     ties: weight tying: pairs of names that share one matrix.
     adapters: LoRA and the like; the other weights are then frozen.
     """

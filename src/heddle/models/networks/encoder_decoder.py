@@ -33,7 +33,7 @@ class EncoderDecoderConfig(NetworkConfig):
     head: how vectors become probabilities of the next token.
     tap: which encoder layers the decoder attends to.
     bridge: what passes from the encoder to the decoder beside cross-attention.
-    init: how weights are initialised.
+    init: how weights are initialized.
     ties: weight tying: pairs of names that share one matrix.
     adapters: LoRA and the like; the other weights are then frozen.
     """
@@ -122,7 +122,7 @@ class EncoderDecoder(AutoregressiveModel):
             raise UsageError("an encoder-decoder needs a source: give the context a memory, made by `encode`")
         if ctx.documents is not None and self.bridge.starts_state:
             want = "want one document a row, got several"
-            raise UsageError(f"the bridge initialises the decoder's state from one source: {want}")
+            raise UsageError(f"the bridge initializes the decoder's state from one source: {want}")
         if ctx.state is None and self.bridge.starts_state:
             ctx = dataclasses.replace(ctx, state=self.initial_state(memory, inputs.shape[1]))
         return self.decoder.run_tower(inputs, ctx, self.compute, feed=lambda x: self.bridge.feed(x, memory))

@@ -29,7 +29,7 @@ class LanguageModelConfig(NetworkConfig):
     position: how the model knows the order of tokens.
     norm: normalization after the last layer.
     head: how vectors become probabilities of the next token.
-    init: how weights are initialised.
+    init: how weights are initialized.
     ties: weight tying: pairs of names that share one matrix.
     adapters: LoRA and the like; the other weights are then frozen.
     sight: which positions each one may see: those before it, or all of the row.

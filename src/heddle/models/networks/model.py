@@ -12,7 +12,7 @@ from heddle.core import Config, ConfigError, DamageError, UsageError, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
-from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialise
+from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialize
 from heddle.nn.ends import Head
 from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import Memory, State
@@ -23,7 +23,7 @@ class ModelConfig(Config, ABC):
 
     @abstractmethod
     def build(self, seed: int = 0) -> "Model":
-        """Build the network and initialise its weights."""
+        """Build the network and initialize its weights."""
 
     @abstractmethod
     def expand(self) -> "NetworkConfig":
@@ -114,14 +114,14 @@ class Model(Module, ABC):
         """Return the last layer's vectors of texts that are to be understood, and which are real; None: all."""
 
     def finish_build(self, config: NetworkConfig, depth: int, seed: int) -> None:
-        """Tie weights, apply adapters and initialise: the last step of building."""
+        """Tie weights, apply adapters and initialize: the last step of building."""
         for tie in config.ties:
             self._tie(tie)
         if config.adapters:
             self._adapt(config.adapters)
         self.auxiliary = [module for module in self.modules() if isinstance(module, HasAuxiliaryLoss)]
         self.depth = depth
-        initialise(self, config.init, depth, seed)
+        initialize(self, config.init, depth, seed)
 
     def _adapt(self, adapters: tuple[AdapterConfig, ...]) -> None:
         """Apply adapters; from now on only they are trained."""
@@ -162,7 +162,7 @@ class Model(Module, ABC):
                     found.setdefault(name, []).append(value)
         return {name: torch.stack(values).mean() for name, values in found.items()}
 
-    def materialise(self, device: torch.device | str) -> None:
+    def materialize(self, device: torch.device | str) -> None:
         """Allocate the weights of a model built on the meta device; the caller must then fill them."""
         ties = list(_ties_of(self))
         # every name gets its own tensor, so weights are tied again; `to_empty` does the same, after slow imports

@@ -113,7 +113,7 @@ PRESETS |= {
     "bert-large": Preset(bert, LARGE),
     "bert-base-masked": Preset(bert, edit=masked, about=f"BERT base {HEADED}"),
     "bert-base-pretraining": Preset(bert, edit=pre_training, about="BERT base with both heads of its pre-training"),
-    "scibert": Preset(bert, {"vocab": 31_090}, about="SciBERT (Beltagy et al. 2019): BERT base, words of science"),
+    "scibert": Preset(bert, {"vocab": 31_090}, about="SciBERT (Beltagy et al. 2019): BERT base, scientific vocabulary"),
     "roberta-base": Preset(roberta),
     "roberta-large": Preset(roberta, LARGE),
     "roberta-base-masked": Preset(roberta, edit=masked, about=f"RoBERTa base {HEADED}"),
@@ -210,7 +210,7 @@ class PresetConfig(ModelConfig):
     hidden: width inside each feed-forward network.
     vocab: how many token ids there are; null: as many as the tokenizer has.
     context: most tokens of a row; null: as many as rows have.
-    dropout: share of numbers that training sets to zero at random, for regularisation.
+    dropout: share of numbers that training sets to zero at random, for regularization.
     dials: further options, which few presets have.
     edits: changes of the resulting config, by dotted path, in order.
     """

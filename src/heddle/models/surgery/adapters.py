@@ -8,7 +8,7 @@ from heddle.core import UsageError, replace
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.surgery.rebuild import rebuild
 from heddle.nn.adapters import AdapterConfig, LoraConfig, find_linears
-from heddle.nn.base import initialise, merged_weight
+from heddle.nn.base import initialize, merged_weight
 
 
 def lora(
@@ -33,7 +33,7 @@ def add_adapters(model: Model, *adapters: AdapterConfig, seed: int = 0) -> Model
     base = merge_adapters(model)
     config = with_adapters(base.config, *adapters)
     made, empty = rebuild(base, config)
-    initialise(made, config.init, made.depth, seed, only=empty)  # the adapters only
+    initialize(made, config.init, made.depth, seed, only=empty)  # the adapters only
     return made
 
 

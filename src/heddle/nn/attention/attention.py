@@ -88,7 +88,7 @@ class AttentionConfig(SelfAttentionConfig):
     score: how a query and a key become a score.
     mask: which positions are seen, beyond causality and documents.
     values: whether later layers mix in the first layer's values.
-    dropout: dropout of the attention weights.
+    dropout: attention dropout: rate on the softmax weights.
     """
 
     heads: int

@@ -122,7 +122,7 @@ def _branch(
 ) -> Attention | CrossAttention:
     """Replace an attention's output projection by branches."""
     module = channel.build(width, place.child("output").child("channel"))
-    module.slot = channel.slot  # for initialisers that tell channels from mixers
+    module.slot = channel.slot  # for initializers that tell channels from mixers
     inner = attention.heads * attention.head_width
     attention.add_module("output", Branches(width, attention.heads, inner, module, shares))
     return attention

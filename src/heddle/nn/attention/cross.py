@@ -19,7 +19,7 @@ class CrossAttentionConfig(CrossConfig):
     head_width: width of each head; None: width / heads.
     projections: how queries, keys, values and the output are projected.
     score: how a query and a key become a score.
-    dropout: dropout of the attention weights.
+    dropout: attention dropout: rate on the softmax weights.
     """
 
     heads: int

@@ -44,7 +44,7 @@ class LatentAttentionConfig(SelfAttentionConfig):
     projections: biases and norms of the projections from the stream.
     scale: factor of the scores; None: 1 / sqrt(key + rotary).
     mask: which positions are seen, beyond causality and documents.
-    dropout: dropout of the attention weights.
+    dropout: attention dropout: rate on the softmax weights.
     """
 
     accepts = frozenset({"stream", "rotation", "bias"})

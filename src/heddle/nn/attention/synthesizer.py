@@ -100,7 +100,7 @@ class SynthesizerConfig(SelfAttentionConfig):
     head_width: width of each head; None: width / heads.
     pattern: where the synthesized scores come from.
     blend: how they are combined with the scores of queries and keys.
-    dropout: dropout of the attention weights.
+    dropout: attention dropout: rate on the softmax weights.
     """
 
     accepts = frozenset({"stream", "bias"})

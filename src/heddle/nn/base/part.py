@@ -19,7 +19,7 @@ Sight = Literal["past", "all"]
 
 
 class Role(StrEnum):
-    """What a parameter is for; decides its initialisation and its optimizer."""
+    """What a parameter is for; decides its initialization and its optimizer."""
 
     EMBEDDING = "embedding"
     INSIDE = "inside"  # a matrix within a part
@@ -36,7 +36,7 @@ MATRIX_ROLES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}
 
 @dataclass(frozen=True)
 class InitialValues:
-    """Initial values of a parameter; a part may set those of its paper, whatever the model's initialiser."""
+    """Initial values of a parameter; a part may set those of its paper, whatever the model's initializer."""
 
     mean: float = 0.0
     scale: float = 0.0  # standard deviation of normal numbers, half the range of uniform ones
@@ -47,9 +47,9 @@ class Module(nn.Module):
     """Base class of modules: declares the roles of its parameters, and FLOPs and state beyond them."""
 
     roles: Mapping[str, Role] = {}  # by parameter name, dotted for parameters of torch's modules inside
-    initial_values: Mapping[str, InitialValues] = {}  # by parameter name, instead of the initialiser's
+    initial_values: Mapping[str, InitialValues] = {}  # by parameter name, instead of the initializer's
     init_scale: float = 1.0  # factor on its matrices' initial values, such as queries whose scores are not scaled
-    slot: str = ""  # of a branch: mixer, cross or channel, for initialisers that treat them differently
+    slot: str = ""  # of a branch: mixer, cross or channel, for initializers that treat them differently
     compilable: bool = True  # False: torch.compile is not known to help, or would unroll a loop over time
     repeats: int = 1  # how often a token passes what is inside: a loop has several turns
     max_length: int | None = None  # the most positions it supports; None: any number

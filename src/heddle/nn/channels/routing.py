@@ -71,7 +71,7 @@ def _check_top(top: int, experts: int) -> None:
 class TokenChoiceConfig(RouterConfig):
     """Top-k routing: each token takes the experts with the highest probability (Shazeer et al. 2017).
 
-    Normalised, the gates are the softmax over the chosen experts (Mixtral), else over all experts (Switch).
+    Normalized, the gates are the softmax over the chosen experts (Mixtral), else over all experts (Switch).
 
     top_k: experts that each token takes.
     normalized: whether the gates of the chosen experts sum to one.

@@ -202,7 +202,7 @@ class Convolution(Stateful, ABC):
 class LightweightConvolution(Convolution):
     """One filter for all positions."""
 
-    # softmax logits, not a matrix: no weight decay, no orthogonalisation
+    # softmax logits, not a matrix: no weight decay, no orthogonalization
     roles = {"bias": Role.BIAS, "weight": Role.BIAS}
 
     def __init__(self, width: int, config: ConvolutionConfig, place: Place) -> None:

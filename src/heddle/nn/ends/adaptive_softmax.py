@@ -92,7 +92,7 @@ class AdaptiveEmbeddingConfig(EmbeddingConfig):
     """Adaptive input: a table for each cluster of ids, narrower for rarer ones (Baevski & Auli 2019).
 
     clusters: the clusters of ids, the most frequent first.
-    deviation: standard deviation of the initial vectors; None: the initialiser's, for each matrix.
+    deviation: standard deviation of the initial vectors; None: the initializer's, for each matrix.
     dropout: dropout of the embedded tokens.
     """
 
@@ -134,7 +134,7 @@ class ClusteredHeadConfig(HeadConfig):
 
     clusters: the clusters of ids, the most frequent first.
     power: the hidden state is first multiplied by width^power.
-    deviation: standard deviation of the initial vectors; None: the initialiser's.
+    deviation: standard deviation of the initial vectors; None: the initializer's.
     """
 
     clusters: tuple[ClusterConfig, ...]
@@ -165,7 +165,7 @@ class AdaptiveHeadConfig(HeadConfig):
 
     clusters: the clusters of ids, the most frequent first.
     power: the hidden state is first multiplied by width^power.
-    deviation: standard deviation of the initial vectors; None: the initialiser's.
+    deviation: standard deviation of the initial vectors; None: the initializer's.
     share: largest share of a row's targets that each tail learns from; None: all of its own.
     """
 

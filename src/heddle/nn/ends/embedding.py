@@ -102,7 +102,7 @@ class FullEmbedding(Embedding):
 
 
 def factor_initial_values(inner: int, deviation: float | None) -> Mapping[str, InitialValues]:
-    """Return initial values of either factor, such that the product has this deviation; None: the initialiser's."""
+    """Return initial values of either factor, such that the product has this deviation; None: the initializer's."""
     return {} if deviation is None else {"weight": InitialValues(scale=math.sqrt(deviation) * inner**-0.25)}
 
 
@@ -129,7 +129,7 @@ class FactorizedEmbeddingConfig(EmbeddingConfig):
     """Factorized embedding: a narrow table and a projection to the stream's width (ALBERT, Lan et al. 2020).
 
     inner: width of the narrow table.
-    deviation: standard deviation of the initial vectors; None: the initialiser's, for each factor.
+    deviation: standard deviation of the initial vectors; None: the initializer's, for each factor.
     dropout: dropout of the embedded tokens.
     """
 

@@ -193,7 +193,7 @@ class FactorizedHeadConfig(HeadConfig):
 
     inner: width between the two matrices.
     power: the hidden state is first multiplied by width^power.
-    deviation: standard deviation of the initial product of both matrices; None: the initialiser's.
+    deviation: standard deviation of the initial product of both matrices; None: the initializer's.
     """
 
     inner: Positive = 128
@@ -212,7 +212,7 @@ class FactorizedHead(LinearSoftmaxHead):
         self.scale = width**config.power
         self.weight, self.bias = nn.Parameter(torch.empty(vocab, config.inner)), None
         self.map = FactorProjection(config.inner, width, config.deviation)
-        if config.deviation is None:  # transposed, as the embedding has it: the initialiser cannot know its fan-in
+        if config.deviation is None:  # transposed, as the embedding has it: the initializer cannot know its fan-in
             self.map.initial_values = {"weight": InitialValues(scale=width**-0.5)}
         self.initial_values = factor_initial_values(config.inner, config.deviation)
 
@@ -226,7 +226,7 @@ class MixtureHeadConfig(HeadConfig):
 
     components: how many softmaxes.
     power: the hidden state is first multiplied by width^power.
-    deviation: standard deviation of the initial components and prior; None: the initialiser's.
+    deviation: standard deviation of the initial components and prior; None: the initializer's.
     """
 
     components: Positive = 15

@@ -26,7 +26,7 @@ class RNNConfig(MatrixCellConfig):
 
     hidden: width of the state; None: the stream's width.
     weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
-    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initializer.
     """
 
     hidden: int | None = None
@@ -51,7 +51,7 @@ class GRUConfig(MatrixCellConfig):
 
     hidden: width of the state; None: the stream's width.
     weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
-    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initializer.
     """
 
     hidden: int | None = None
@@ -76,7 +76,7 @@ class LSTMConfig(MatrixCellConfig):
 
     hidden: width of the state; None: the stream's width.
     weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
-    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initializer.
     """
 
     hidden: int | None = None

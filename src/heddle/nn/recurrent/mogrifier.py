@@ -17,7 +17,7 @@ class MogrifierConfig(MatrixCellConfig):
     rounds: how many times input and state gate each other.
     rank: rank of each round's matrix; None: full.
     weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
-    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initializer.
     """
 
     hidden: int | None = None

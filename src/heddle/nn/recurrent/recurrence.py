@@ -50,17 +50,17 @@ class MatrixCellConfig(CellConfig):
 
     hidden: int | None
     weight_drop: float  # DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017)
-    init_scale: float | None  # initial values uniform within this / sqrt(hidden); None: the model's initialiser
+    init_scale: float | None  # initial values uniform within this / sqrt(hidden); None: the model's initializer
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
         check_share(weight_drop=self.weight_drop)
         if self.init_scale is not None and self.init_scale <= 0:
-            raise ConfigError("init_scale", want="above 0, or null for the model's initialiser", got=self.init_scale)
+            raise ConfigError("init_scale", want="above 0, or null for the model's initializer", got=self.init_scale)
 
 
 class Recurrent(Stateful, ABC):
-    """Recurrent part: hidden states that a bridge can initialise and a stream can carry on (truncated BPTT)."""
+    """Recurrent part: hidden states that a bridge can initialize and a stream can carry on (truncated BPTT)."""
 
     @abstractmethod
     def state_sizes(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""N-best lists: the candidates of a speech recogniser or a translator for one input, with scores and a reference."""
+"""N-best lists: the candidates of a speech recognizer or a translator for one input, with scores and a reference."""
 
 import math
 from collections.abc import Mapping

@@ -156,7 +156,7 @@ def _groups(named: Mapping[str, tuple[Role, nn.Parameter]], decay: float) -> lis
 
 @part("muon")
 class MuonConfig(OptimizerConfig):
-    """Muon: orthogonalised momentum for the matrices inside the stack, AdamW for the rest (Jordan et al. 2024).
+    """Muon: orthogonalized momentum for the matrices inside the stack, AdamW for the rest (Jordan et al. 2024).
 
     learning_rate: the peak learning rate of matrices, which the schedule scales.
     momentum: share of the previous update that is kept.

@@ -115,6 +115,6 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     yield from ENCODER.weight_maps(encoder)
 
 
-# How the position table was initialised, which does not matter once it is loaded.
+# How the position table was initialized, which does not matter once it is loaded.
 MORE = frozenset({"sinusoidal_pos_embds", "tie_weights_"})
 FAMILY = ENCODER.family(read, write, weight_maps, MORE)
