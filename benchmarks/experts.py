@@ -92,8 +92,8 @@ class Runner:
         """Take a step."""
         report = self.step(batch, number, batch.inputs.numel())
         self.losses.append(report.loss)
-        if "expert_load" in report.metrics:
-            self.loads.append(report.metrics["expert_load"])
+        if "expert_load_imbalance" in report.metrics:
+            self.loads.append(report.metrics["expert_load_imbalance"])
             self.dropped.append(report.metrics["expert_dropped"])
 
 

@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "a row for rows": (lambda lm: lm.generate_ids([1, 2]), "generate_ids: want rows of ids"),
     "fractions": (lambda lm: lm.generate_ids([[1.5]]), "generate_ids: want rows of ids"),
     "texts for ids": (lambda lm: lm.generate_ids("abc"), "generate_ids: want rows of ids"),
-    "a stop for ids": (lambda lm: lm.generate_ids([[1]], stop="a"), "stop: want it with lm.generate"),
+    "a stop for ids": (lambda lm: lm.generate_ids([[1]], stop="a"), "stop: not supported by generate_ids"),
     "nothing to score": (lambda lm: lm.score(None), "score: want a list of texts"),
     "a text to score": (lambda lm: lm.score("a"), "score: want a list of texts, got one text"),
     "a source": (lambda lm: lm.score(["a"], source=5), "source: want a list of texts"),

@@ -131,7 +131,7 @@ class LM:
     def _ids_config(self, options: GenerationOptions) -> GenerationConfig:
         for name in ("stop", "rules", "draft"):
             if name in options:
-                raise UsageError(f"{name}: want it with lm.generate, which generates text")
+                raise UsageError(f"{name}: not supported by generate_ids; use lm.generate")
         if self._tokenizer is not None:
             return with_special_tokens(self.writer().generation_config(options), self._tokenizer)
         config = generation_config(options)
@@ -238,11 +238,11 @@ class LM:
         """Return the context of a forward pass: with the encoded sources, if the model reads any."""
         if not self.model.reads_source:
             if source is not None:
-                raise UsageError("logits: want no source, for this model has no encoder-decoder")
+                raise UsageError("logits: source is only used by an encoder-decoder")
             return Context()
         if source is None or len(source) != rows:
             found = "none" if source is None else str(len(source))
-            want = f"source=[[...]] with {rows} rows of ids, for an encoder-decoder"
+            want = f"source=[[...]] with {rows} rows of ids, because the model is an encoder-decoder"
             raise UsageError(f"logits: want {want}, got {found}")
         read = [check_source(self.predictor, row) for row in source]
         return Context(memory=self.model.encode(*pad_rows(read, next(self.model.parameters()).device)))

@@ -182,7 +182,7 @@ def test_wrong_wishes_end_the_command(run: str, pairs: str, here: Path, capsys: 
         (["lines.txt", "-m", "one", "--hide", "word"], "hide: want token"),
         (["lines.txt", "-m", "pairs"], "source: want a file of sources"),
         (["lines.txt", "-m", "pairs", "--source", "nothing"], "nothing: no such file"),
-        (["some.jsonl", "-m", "pairs", "--source", "lines.txt"], "beside JSON lines"),
+        (["some.jsonl", "-m", "pairs", "--source", "lines.txt"], "cannot be combined with JSON lines"),
     ):
         found, err = scored(capsys, *words, code=2)
         assert found == [] and hint in err and err.count("\n") == 1, words

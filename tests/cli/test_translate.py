@@ -140,8 +140,8 @@ def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> 
         (["lines.txt", "-m", "pairs", "--batch", "0"], "batch: want at least 1"),
         (["lines.txt", "-m", "pairs", "--n-best", "3", "--json"], "n_best: want 1 to the 2 beams"),
         (["lines.txt", "-m", "pairs", "--n-best", "2"], "n_best: want --json"),
-        (["lines.txt", "-m", "pairs", "--samples", "2"], "samples: want it only with --choose mbr"),
-        (["lines.txt", "-m", "pairs", "--choose", "mbr"], "beams: want it only with --choose beams"),
+        (["lines.txt", "-m", "pairs", "--samples", "2"], "samples: only valid with --choose mbr"),
+        (["lines.txt", "-m", "pairs", "--choose", "mbr"], "beams: only valid with --choose beams"),
         (["lines.txt", "-m", "pairs", "--groups", "2"], "diversity: want above 0"),
     ):
         code, _, err = run_translate(capsys, *words)

@@ -90,7 +90,11 @@ PUBLIC: dict[str, str] = {
 STATE_DICT: dict[str, str] = {}
 
 # Names in metrics.jsonl: "rate": "learning_rate".
-METRICS: dict[str, str] = {"rate": "learning_rate"}
+METRICS: dict[str, str] = {
+    "rate": "learning_rate",
+    "expert_load": "expert_load_imbalance",
+    "expert_passed_by": "tokens_without_expert",
+}
 # Lines of metrics.jsonl that came since, by the key that tells them: a finished save.
 ADDED_LINES = ("checkpoint",)
 
@@ -173,7 +177,7 @@ _VALIDATIONS: dict[str, tuple[int, ...]] = {
 OTHER_NUMBERS: dict[str, str] = {
     f"runs: experts_fixed_sums: metrics: {line}: {name}": "F10: means over all micro-batches, not those of the last"
     for line in range(20)
-    for name in ("expert_load", "expert_entropy")
+    for name in ("expert_load_imbalance", "expert_entropy")
 } | {
     f"runs: {run}: metrics: {line}: {name}": "N4, N8: the bytes of the rows that are measured"
     for run, lines in _VALIDATIONS.items()

@@ -269,7 +269,7 @@ def test_a_template_of_the_model_s_is_used_unless_the_corpus_names_one(tmp_path:
         prepare(corpus, BYTES, tmp_path / "none")
     with pytest.raises(UsageError, match="did you mean 'chatml'"):
         prepare(decode(CorpusConfig, {"sources": [corpus.sources[0]], "template": "chatlm"}), BYTES, tmp_path / "none")
-    with pytest.raises(ConfigError, match="template: want null, for no source is of the kind chat"):
+    with pytest.raises(ConfigError, match="template: want null, because no source is of the kind chat"):
         CorpusConfig(template="plain")
 
 

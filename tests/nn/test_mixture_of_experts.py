@@ -144,8 +144,8 @@ def test_dropless_drops_nothing_and_says_how_the_load_is_spread() -> None:
         made.router.scores.weight[0, 0] = made.router.scores.weight[1, 0] = 100.0
     made(x().abs(), Context())
     metrics = made.metrics[-1]
-    assert metrics["expert_dropped"] == metrics["expert_passed_by"] == 0
-    assert metrics["expert_load"] == EXPERTS / 2
+    assert metrics["expert_dropped"] == metrics["tokens_without_expert"] == 0
+    assert metrics["expert_load_imbalance"] == EXPERTS / 2
     assert made.eval()(x(), Context()) is not None
     assert len(made.metrics) == 1, "figures are of training"
 
@@ -252,7 +252,7 @@ def test_a_load_loss_balances() -> None:
         optimizer.zero_grad()
         made.penalties[-1].backward()
         optimizer.step()
-    assert made.metrics[-1]["expert_load"] < 1.5
+    assert made.metrics[-1]["expert_load_imbalance"] < 1.5
 
 
 # --- compilation ------------------------------------------------------------------------------------------------------

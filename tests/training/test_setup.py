@@ -92,7 +92,7 @@ def test_changed_data_is_told_on_resume(text: Path, tmp_path: Path) -> None:
     trainer_for(short(text), tmp_path / "run").fit()
     assert "changed" not in said(short(text), tmp_path / "run")[1]
     write_text(text, lines=80, seed=1)
-    assert "changed: the data's files" in said(short(text), tmp_path / "run")[1]
+    assert "the data files changed since the checkpoint" in said(short(text), tmp_path / "run")[1]
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def convert(  # noqa: PLR0913 - the options are the contract
     refuse_nonempty(target)  # before a large model is read
     if unpickle:
         if to is not None or family is not None or dtype != "float32":
-            raise UsageError("--unpickle: want no --to, --family or --dtype beside it: it keeps the format")
+            raise UsageError("--unpickle: cannot be used together with --to, --family or --dtype")
         names = unpickle_folder(Path(source), target)
         print_message(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
         return 0

@@ -46,7 +46,7 @@ def correct(  # noqa: PLR0913 - the options are the contract
     ] = None,
     force: Force = False,
     threshold: Annotated[
-        float | None, typer.Option(help="Change a word if the odds of the correction reach this threshold.")
+        float | None, typer.Option(help="Minimum odds: probability ratio of the correction to the written word.")
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Expected share of misspelt words.")] = None,
     no_model: Annotated[
@@ -88,7 +88,7 @@ def _refuse_beside(name: str, others: dict[str, Any]) -> None:
 
     for other, value in others.items():
         if value is not None:
-            raise UsageError(f"{other}: want none beside --{name}, which does not use it")
+            raise UsageError(f"{other}: cannot be used together with --{name}")
 
 
 def _learn(pairs: Path | None, learn: Path, file: str, force: bool) -> int:
@@ -97,14 +97,14 @@ def _learn(pairs: Path | None, learn: Path, file: str, force: bool) -> int:
     from heddle.tasks.correcting import ErrorModel
 
     if pairs is None:
-        raise UsageError("learn: want --pairs with it")
+        raise UsageError("--learn requires --pairs")
     if file != "-":
-        raise UsageError(f"{file}: want no text beside --learn")
+        raise UsageError(f"{file}: cannot be used together with --learn")
     check_output(learn, lambda path: bool(ErrorModel.load(path)), force)
     errors = _errors(pairs)
     errors.save(learn)
     ways = sum(map(len, errors.changed.values()))
-    print_report(f"{learn}: {ways:,} edits of {len(errors.changed):,} pieces of words")
+    print_report(f"{learn}: {ways:,} edits for {len(errors.changed):,} letter sequences")
     return 0
 
 

@@ -69,10 +69,10 @@ def generate(  # noqa: PLR0913 - the options are the contract
     best: Best = False,
     json_: Json = False,
 ) -> int:
-    """Continue prompts; with an encoder-decoder, answer them.
+    """Generate text from prompts; an encoder-decoder takes them as source.
 
-    One prompt is streamed. Of several, each text is one line (line breaks as \\n); a blank or bad prompt gives a blank
-    line. Bad prompts are reported on standard error, and the exit code is then 1.
+    One prompt is streamed. With several, each text is written on one line, with line breaks as \\n. Blank and invalid
+    prompts give blank lines. Invalid prompts are reported on standard error, and the exit code is then 1.
     """
     return _run(context.params)
 
@@ -85,9 +85,9 @@ def _run(options: opts.Options) -> int:
     if words and file is not None:
         raise UsageError("file: want either a file of prompts or prompts as arguments, got both")
     if options["logprobs"] is not None and not json_:
-        raise UsageError("logprobs: want --json with it")
+        raise UsageError("--logprobs requires --json")
     if options["records"] and file is None:
-        raise UsageError("records: want --file with it")
+        raise UsageError("--records requires --file")
     if len(words) > 1 and "-" in words:
         raise UsageError("prompt: want - alone, since standard input is one prompt; --file - reads one prompt per line")
     if words == ["-"] or (not words and file is None and stdin_is_piped()):

@@ -33,7 +33,7 @@ File = Annotated[
         help="Read prompts from a file: one per line, or JSON lines with the key prompt; -: standard input.",
     ),
 ]
-Records = Annotated[bool, typer.Option("--records", help="With --file: the file is JSON lines, whatever its name.")]
+Records = Annotated[bool, typer.Option("--records", help="Read --file as JSON lines, whatever its extension.")]
 Batch = Annotated[int, typer.Option(min=1, help="Batch size: prompts per batch.")]
 MaxTokens = Annotated[int, typer.Option(help="Maximum number of new tokens.")]
 MinTokens = Annotated[
@@ -89,11 +89,10 @@ Coverage = Annotated[
     float | None,
     typer.Option(help="With --beams: weight of the coverage penalty, how much of the source was attended to."),
 ]
-Groups = Annotated[
-    int | None, typer.Option(help="With --beams: groups of diverse beam search, kept apart by --diversity.")
-]
+Groups = Annotated[int | None, typer.Option(help="With --beams: number of groups in diverse beam search.")]
 Diversity = Annotated[
-    float | None, typer.Option(help="With --groups: penalty of a token that another group chose in this step.")
+    float | None,
+    typer.Option(help="With --groups: penalty per earlier group that chose the same token in this step."),
 ]
 Seed = Annotated[
     int | None,

@@ -26,8 +26,8 @@ Weights = Annotated[
     typer.Option(
         "--weights",
         metavar="KIND",
-        help="Weight format: auto, float32, bfloat16, int8 or int4. Quantized weights take less memory and time and "
-        "cost some quality: `heddle evaluate --weights` measures how much.",
+        help="Weight format: auto, float32, bfloat16, int8 or int4. int8 and int4 save memory and may cost "
+        "quality; `heddle evaluate --weights` measures how much.",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that heddle did not write.")]

@@ -67,7 +67,10 @@ Normal = Annotated[str | None, typer.Option(metavar="KEY=VALUE,...", help="Norma
 Key = Annotated[str | None, typer.Option(metavar="KEY", help="The key of the reference in the lists.")]
 ScoredFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write the lists with the score of each model, to rescore them again."),
+    typer.Option(
+        metavar="FILE",
+        help="Save the lists with all model scores, to rescore them without a model.",
+    ),
 ]
 
 
@@ -80,7 +83,7 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     tune: Tune = None,
     normal: Normal = None,
     ending: Annotated[
-        TextEnding, typer.Option(help="What ends a candidate, and is scored with it.")
+        TextEnding, typer.Option(help="End marker that is appended to a candidate and scored with it.")
     ] = TextEnding.DOCUMENT,
     reference: Key = None,
     metric: Annotated[Metric, typer.Option(help="The metric: wer or bleu.")] = Metric.WER,
@@ -142,7 +145,7 @@ def _check_nothing_lost(scored: Path | None, file: str, line_errors: LineErrors)
 
     lost = any(name == file for name, _ in line_errors.lines)  # not those of the file to tune on
     if lost and scored is not None and file != "-" and scored.exists() and scored.samefile(file):
-        raise UsageError(f"{scored}: left as it was, since some of its own lines would be lost")
+        raise UsageError(f"{scored}: not overwritten, because it is also the input and has invalid lines")
 
 
 def _check_no_model(

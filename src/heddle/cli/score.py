@@ -53,19 +53,19 @@ def score(  # noqa: PLR0913 - the options are the contract
         ),
     ] = "-",
     model: Model = None,
-    by: Annotated[Unit, typer.Option(help="The unit of each line of output.")] = Unit.SENTENCE,
+    by: Annotated[Unit, typer.Option(help="Write one line per token, word or sentence.")] = Unit.SENTENCE,
     source: Annotated[
         str | None, typer.Option(help="For an encoder-decoder: the file of the sources, one per line.")
     ] = None,
-    records: Annotated[bool, typer.Option("--records", help="The file is JSON lines, whatever its name.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Read JSON lines, whatever the extension.")] = False,
     window: Annotated[int | None, typer.Option(help="Sliding window in tokens. Default: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Stride of the window in tokens. Default: half a window.")] = None,
     hide: Annotated[
         MaskScope,
-        typer.Option(help="For an encoder: mask the scored token, also the rest of its word, or the whole word."),
+        typer.Option(help="For an encoder: mask the scored token, also the rest of its word, or all of it."),
     ] = MaskScope.TOKEN,
     spaces: Annotated[
-        SpacePlacement, typer.Option(help="With --by word: which whitespace belongs to a word.")
+        SpacePlacement, typer.Option(help="With --by word: count the whitespace before or after a word as part of it.")
     ] = SpacePlacement.BEFORE,
     device: Device = "auto",
     weights: Weights = "auto",
@@ -90,9 +90,9 @@ def score(  # noqa: PLR0913 - the options are the contract
         task = text_scorer(lm.model, lm.tokenizer, config)
         if not records and task.wants_source != (source is not None):
             want = (
-                "a file of sources, for an encoder-decoder"
+                "a file of sources, because the model is an encoder-decoder"
                 if task.wants_source
-                else "none, for a model without a source"
+                else "none, because the model has no source"
             )
             raise ConfigError("source", want=want, got=source)
         for batch in _batches(inputs, 1 if is_interactive(file) else LINES):
@@ -107,7 +107,7 @@ def _inputs(file: str, source: str | None, records: bool, line_errors: LineError
 
     if records:
         if source is not None:
-            raise UsageError("source: want no file of sources beside JSON lines, which have their own")
+            raise UsageError("source: cannot be combined with JSON lines, which have their own sources")
         with valid_records(file, line_errors) as found:
             yield _recorded(found, file, line_errors)
     elif source is None:

@@ -79,7 +79,7 @@ def _decoded(data: Any, name: str) -> "ModelConfig":
     from heddle.models.networks import ModelConfig
 
     if not isinstance(data, dict):
-        raise ConfigError(name, want="a table that describes a run or a model", got=data)
+        raise ConfigError(name, want="a mapping that describes a run or a model", got=data)
     of_run = "model" in data
     if of_run:
         data = load_config(data, Path(name))
@@ -103,7 +103,7 @@ def _tree(name: str, config: "ModelConfig", summary: "Summary") -> "Tree":
 
 
 def _facts(summary: "Summary") -> dict[str, str]:
-    ops = {} if summary.paper_ops is None else {"ops of the paper": f"{summary.paper_ops / 1e12:.2f} T"}
+    ops = {} if summary.paper_ops is None else {"multiply-adds (Narang)": f"{summary.paper_ops / 1e12:.2f} T"}
     return ops | {
         "parameters": f"{summary.parameters:,}",
         "FLOPs per token": f"{summary.flops_per_token:,} in training, {summary.flops_per_token_forward:,} forward",

@@ -49,7 +49,7 @@ def translate(  # noqa: PLR0913 - the options are the contract
     ] = None,
     groups: Annotated[int | None, typer.Option(help="Groups of diverse beam search.")] = None,
     diversity: Annotated[
-        float | None, typer.Option(help="Penalty of a token that another group chose in this step.")
+        float | None, typer.Option(help="Diversity penalty of a token, per earlier group that chose it in this step.")
     ] = None,
     samples: Annotated[int | None, typer.Option(help="With --choose mbr: number of samples. Default: 32.")] = None,
     utility: Annotated[
@@ -136,15 +136,15 @@ def _check_case(reference: Path | None, lowercase: bool) -> None:
     from heddle.core import UsageError
 
     if lowercase and reference is None:
-        raise UsageError("lowercase: want --reference with it")
+        raise UsageError("--lowercase requires --reference")
 
 
-def _refuse(options: Options, meant: Selection) -> None:
+def _refuse(options: Options, required: Selection) -> None:
     from heddle.core import ConfigError
 
     for name, value in options.items():
         if value is not None:
-            raise ConfigError(name, want=f"it only with --choose {meant}", got=value)
+            raise ConfigError(name, f"only valid with --choose {required}")
 
 
 def _task(lm: "LM", method: Method, batch: int, file: str) -> "Translator":
@@ -180,7 +180,7 @@ class _Show:
         from heddle.core import UsageError
 
         if self.n_best > 1 and not self.json:
-            raise UsageError("n_best: want --json with it, since a line of text is one translation")
+            raise UsageError("--n-best requires --json")
 
     def line(self, line: InputLine, found: "Translation | None") -> None:
         """Write the translation of a line, or a blank line if there is none, so that lines correspond."""

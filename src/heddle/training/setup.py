@@ -64,7 +64,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     model.reserve(config.rows.max_length)
     _announce(header(config, prepared, plan, held_out.plan, model, hardware), model, plan, env.reporter)
     if should_compile_run(config, model, hardware):
-        env.reporter.message("the step is compiled when it is first taken, and kept for later runs")
+        env.reporter.message("the first step compiles the model; the result is cached")
     encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
     trainer = loop.Trainer(
         folder=env.folder,
@@ -128,7 +128,7 @@ def _resolve(
     check_fit(replace(config, model=model.expand()), env.processes.world)
     if init is None and found is None and not (env.folder / TOKENIZER).exists():
         _check_before_reading(config)
-        env.reporter.message("reading the text, for tokenizer and token shards")
+        env.reporter.message("preparing the data: tokenizer and token shards")
     config = _resolve_splits(config, found)
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
@@ -181,7 +181,7 @@ def newest(store: Store, reporter: loop.Reporter) -> Checkpoint | None:
             f"To begin again at step 0, move {path.name} away"
         )
     if found is None and path.exists():
-        reporter.message("no checkpoint was saved yet: begins again at step 0", "warning")
+        reporter.message("no checkpoint yet; restarting at step 0", "warning")
     if found is not None and "optimizer" not in found.groups:
         raise UsageError(f"{found.path}: a model without its optimizer; to train from it: init={store.folder.parent}")
     return found
@@ -192,7 +192,7 @@ def resume(trainer: loop.Trainer, found: Checkpoint, reporter: loop.Reporter) ->
     trainer.restore(found)
     reporter.message(f"resumed at step {trainer.step} from {found.path.name}")
     if found.state["data"] != trainer.data:
-        reporter.message("changed: the data's files, since the checkpoint (size, date or split)", "warning")
+        reporter.message("the data files changed since the checkpoint (size, date or split)", "warning")
 
 
 def _announce(lines: Iterable[str], model: Model, plan: RowPlan, reporter: loop.Reporter) -> None:
@@ -263,10 +263,10 @@ def _check_same(config: RunConfig, found: Checkpoint) -> None:
     changed = diff(before.model, config.model)
     if changed:
         first = changed[0]
-        raise ConfigError(f"model.{first.path}", want=f"{first.before}, as the run has it", got=first.after)
+        raise ConfigError(f"model.{first.path}", want=f"{first.before}, the value of the resumed run", got=first.after)
     for name, was, now in (("frozen", before.frozen, config.frozen), ("unfrozen", before.unfrozen, config.unfrozen)):
         if was != now:
-            raise ConfigError(name, want=f"{list(was)}, as the run has it; init begins another from it", got=list(now))
+            raise ConfigError(name, f"cannot change from {list(was)} in a resumed run; start a new run with init=RUN")
 
 
 def _with_code(config: RunConfig, env: RunEnvironment, presets: list[Callable[..., Any]]) -> RunConfig:

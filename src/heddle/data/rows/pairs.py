@@ -46,7 +46,7 @@ class PairRows(RowsConfig):
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         if source is None:
-            raise ConfigError("rows.kind", want="packed or streams, for a corpus without pairs", got="pairs")
+            raise ConfigError("rows.kind", want="packed or streams, because the corpus has no pairs", got="pairs")
         if source.count != shards.count:
             want = f"{shards.count} documents, one for each of {shards.folder}"
             raise DataError(f"{source.folder}: want {want}, found {source.count}")

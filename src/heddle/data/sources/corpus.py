@@ -189,7 +189,7 @@ class CorpusConfig(Config):
         if not self.sources:
             raise ConfigError("sources", want="at least one", got="none")
         if self.template is not None and not self.chats:
-            raise ConfigError("template", want="null, for no source is of the kind chat", got=self.template)
+            raise ConfigError("template", want="null, because no source is of the kind chat", got=self.template)
 
     @property
     def every(self) -> Sources:

@@ -161,10 +161,10 @@ def _sources(
     sources = [request.source for request in requests if request.source is not None]
     if not model.reads_source:
         if sources:
-            raise UsageError("source: want none, for a language model has no encoder")
+            raise UsageError("source: not used by a language model, which has no encoder")
         return None
     if len(sources) < len(requests):
-        raise UsageError("source: want one for each row, for the encoder to read")
+        raise UsageError("source: want one for each row, because the encoder reads it")
     return tuple(check_source(model, source, options.begin) for source in sources)
 
 

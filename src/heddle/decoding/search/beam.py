@@ -73,7 +73,7 @@ class BeamSearch(DecodingStrategy):
         if self.diversity and self.groups == 1:
             raise ConfigError("diversity", want="0 where all beams are one group", got=self.diversity)
         if self.groups > 1 and not self.diversity:
-            raise ConfigError("diversity", want="above 0, for otherwise all groups find the same", got=0)
+            raise ConfigError("diversity", want="above 0, because otherwise all groups find the same", got=0)
 
     @property
     def max_samples(self) -> int:
@@ -107,7 +107,7 @@ class BeamSearch(DecodingStrategy):
     def complete(self, job: GenerationJob) -> list[list[Completion]]:
         """Return the best sequences of each request, best first; fewer than `samples` where no more were found."""
         if job.should_stop is not None:
-            raise UsageError("stop: want none with several beams, which end at the end token alone")
+            raise UsageError("stop: not supported by beam search, which ends at the end token only")
         found = _search(job, self)
         if job.config.logprobs is None:
             return found

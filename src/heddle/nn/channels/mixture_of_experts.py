@@ -106,9 +106,9 @@ class Experts(HasAuxiliaryLoss):
             entropy = torch.special.entr(probabilities).sum(-1)
             self.record(
                 penalty,
-                expert_load=load.max() / load.mean().clamp(min=1 / self.experts),
+                expert_load_imbalance=load.max() / load.mean().clamp(min=1 / self.experts),
                 expert_dropped=1 - kept.sum() / (chosen < self.experts).sum().clamp(min=1),
-                expert_passed_by=1 - kept.any(-1).sum() / tokens,
+                tokens_without_expert=1 - kept.any(-1).sum() / tokens,
                 expert_entropy=(entropy * weights).sum() / tokens,
             )
 
