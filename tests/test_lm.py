@@ -51,7 +51,7 @@ def test_one_text_gives_one_and_a_list_gives_a_list(lm: LM) -> None:
 def test_generated_text_is_that_of_the_ids(lm: LM) -> None:
     for temperature in (0.0, 1.0):
         text = lm.generate("Once", max_tokens=30, temperature=temperature, seed=4)
-        ids = lm.generate_ids([lm.tokenizer.opened("Once")], max_tokens=30, temperature=temperature, seed=4)[0]
+        ids = lm.generate_ids([lm.tokenizer.encode_prompt("Once")], max_tokens=30, temperature=temperature, seed=4)[0]
         assert text == TOKENIZER.decode(ids)
 
 
@@ -81,7 +81,7 @@ def test_a_prompt_longer_than_the_context_is_refused(lm: LM) -> None:
 def test_scores_add_up_and_agree_with_the_logits(lm: LM) -> None:
     text = "two words, naïve"
     (scored,) = lm.score([text])
-    row = lm.tokenizer.opened(text)
+    row = lm.tokenizer.encode_prompt(text)
     probs = lm.logits([row[:-1]]).log_softmax(-1)[0]
     wanted = probs[torch.arange(len(row) - 1), torch.tensor(row[1:])]
     assert [t.logprob for t in scored.tokens] == pytest.approx(wanted.tolist(), abs=1e-4)
@@ -113,7 +113,7 @@ def test_embeddings_do_not_depend_on_their_neighbours(lm: LM) -> None:
     together = lm.embed(texts)
     assert together.shape == (2, 16)
     for text, vector in zip(texts, together, strict=True):
-        alone = lm.model(torch.tensor([lm.tokenizer.opened(text)]))[0].mean(0)
+        alone = lm.model(torch.tensor([lm.tokenizer.encode_prompt(text)]))[0].mean(0)
         assert torch.allclose(vector, alone, atol=1e-5)
 
 
@@ -151,14 +151,14 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     ),
     "a draft": (lambda lm: lm.generate("a", draft="lookup"), "draft: want a model, or .* heddle.LookupDraft"),
     "a number": (lambda lm: lm.generate("a", max_tokens="x"), "max_tokens: want a whole number, got 'x'"),
-    "a bias": (lambda lm: lm.generate("a", bias=5), "bias: want a table"),
+    "a bias": (lambda lm: lm.generate("a", bias=5), "bias: want a dict"),
     "a cache": (lambda lm: lm.generate("a", cache=[]), "cache: want one of full, int8"),
     "a stretch": (
         lambda lm: lm.generate("a", max_length_ratio=2.0),
         "max_length_ratio: not used by a language model",
     ),
     "a streamed list": (lambda lm: lm.stream(["a"]), "stream: want a text"),
-    "a followed text": (lambda lm: lm.follow("abc"), "follow: want a list of texts, got one text"),
+    "a followed text": (lambda lm: lm.stream_many("abc"), "stream_many: want a list of texts, got one text"),
     "a row for rows": (lambda lm: lm.generate_ids([1, 2]), "generate_ids: want rows of ids"),
     "fractions": (lambda lm: lm.generate_ids([[1.5]]), "generate_ids: want rows of ids"),
     "texts for ids": (lambda lm: lm.generate_ids("abc"), "generate_ids: want rows of ids"),

@@ -21,7 +21,7 @@ from heddle.text.tokenizers import BpeTokenizer, SequenceTemplate
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of tokenizer files: `</s>` ends a text, and `<s>` stands before it."""
     path = tmp_path_factory.mktemp("words")
-    data = BpeTokenizer(vocab=262, special=("<|begin|>",)).train(["the cat sat on the mat " * 20]).plain()
+    data = BpeTokenizer(vocab=262, special=("<|begin|>",)).train(["the cat sat on the mat " * 20]).to_json()
     begin = {"<|begin|>": {"id": "<|begin|>", "ids": [261], "tokens": ["<|begin|>"]}}
     single = [{"SpecialToken": {"id": "<|begin|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     data["post_processor"] = {

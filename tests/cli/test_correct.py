@@ -105,7 +105,10 @@ def test_a_corpus_gives_the_words(here: Path, capfdbinary: pytest.CaptureFixture
         (["--learn", "x.json", "--pairs", "words.txt", "--rate", "0.1"], "rate: cannot be used together with --learn"),
         (["--learn", "x.json", "--pairs", "swaps.txt"], "swaps.txt: want more pairs"),
         (["text.txt", "--words", "words.txt", "--no-model", "--pairs", "swaps.txt"], "swaps.txt: want more pairs"),
-        (["text.txt", "--words", "words.txt", "--no-model", "--normal", "case=lower"], "normal: want none"),
+        (
+            ["text.txt", "--words", "words.txt", "--no-model", "--normal", "case=lower"],
+            "normal: cannot be used together",
+        ),
         (["text.txt", "--no-model", "-m", "one"], "no-model"),
     ],
 )

@@ -191,9 +191,9 @@ def test_log_probabilities_are_shown_with_texts(words: list[str], capsys: pytest
         assert best["logprob"] >= token["logprob"] - 1e-9
         assert (best["text"] == token["text"]) == (best["id"] == token["id"])
     lm = heddle.load("one", device="cpu")
-    ids = [*lm.tokenizer.opened("ab"), *found["ids"]]
+    ids = [*lm.tokenizer.encode_prompt("ab"), *found["ids"]]
     odds = lm.logits([ids[:-1]]).log_softmax(-1)[0]
-    wanted = sum(float(odds[at, ids[at + 1]]) for at in range(len(lm.tokenizer.opened("ab")) - 1, len(ids) - 1))
+    wanted = sum(float(odds[at, ids[at + 1]]) for at in range(len(lm.tokenizer.encode_prompt("ab")) - 1, len(ids) - 1))
     assert sum(t["logprob"] for t in tokens) == pytest.approx(wanted, abs=1e-4)
 
 
@@ -234,7 +234,7 @@ def test_other_words_reach_the_library(capsys: pytest.CaptureFixture[str]) -> No
     [
         (["--file", "none.txt"], "none.txt: no such file"),
         (["a", "--file", "none.txt"], "file: want either"),
-        (["a", "--logprobs", "2"], "logprobs: want --json"),
+        (["a", "--logprobs", "2"], "--logprobs requires --json"),
         (["a", "--beams", "2", "--temperature", "1"], "temperature: not used by beam search"),
         (["a", "--length-penalty", "1"], "length_penalty: only used by beam search"),
         (["a", "--contrast", "2"], "contrast: want 0 to 1"),
@@ -246,7 +246,7 @@ def test_other_words_reach_the_library(capsys: pytest.CaptureFixture[str]) -> No
         (["a", "--grammar", "none.lark"], "none.lark: no such file"),
         (["a", "--batch", "0"], "batch"),
         (["a", "--require", ""], "require: want phrases"),
-        (["a", "--records"], "records: want --file"),
+        (["a", "--records"], "--records requires --file"),
         (["a", "-"], "prompt: want - alone"),
         (["a", "--stop", ""], "stop: want a text"),
         (["a", "--samples", "2"], "samples: greedy decoding gives one text"),

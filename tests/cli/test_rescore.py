@@ -140,10 +140,10 @@ def test_bad_lines_are_told_and_the_rest_is_done(tmp_path: Path, capsys: pytest.
     ("words", "message"),
     [
         (["--weight", "much"], "weight: want a number or NAME=NUMBER, got 'much'"),
-        (["--weight", "0.3"], "weight: want NAME=W beside --no-model"),
+        (["--weight", "0.3"], "weight: want NAME=W with --no-model"),
         (["--weight", "score=1", "--weight", "score=2"], "weight: want one for every model, or for each name"),
-        (["-m", "one"], "model: want none beside --no-model"),
-        (["--ending", "line"], "ending: want none beside --no-model"),
+        (["-m", "one"], "model: cannot be used together with --no-model"),
+        (["--ending", "line"], "ending: cannot be used together with --no-model"),
         (["--weight", "nan"], "weight: want a number below a million, got nan"),
         (["--bonus", "nan"], "bonus: want a number below a million, got nan"),
         (["--weight", "lm=1"], "weight: want one of score, words, got 'lm'"),

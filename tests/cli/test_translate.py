@@ -129,7 +129,7 @@ def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> 
     Path("short.txt").write_text("cat\n")
     for words, told in (
         (["nowhere.txt"], "nowhere.txt: no such file"),
-        (["lines.txt", "-m", "pairs", "--lowercase"], "lowercase: want --reference"),
+        (["lines.txt", "-m", "pairs", "--lowercase"], "--lowercase requires --reference"),
         (
             ["lines.txt", "-m", "plain"],
             "want an encoder-decoder, trained on pairs; this model is a language",
@@ -139,7 +139,7 @@ def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> 
         (["lines.txt", "-m", "pairs", "--reference", "short.txt"], "references: want 4"),
         (["lines.txt", "-m", "pairs", "--batch", "0"], "batch: want at least 1"),
         (["lines.txt", "-m", "pairs", "--n-best", "3", "--json"], "n_best: want 1 to the 2 beams"),
-        (["lines.txt", "-m", "pairs", "--n-best", "2"], "n_best: want --json"),
+        (["lines.txt", "-m", "pairs", "--n-best", "2"], "--n-best requires --json"),
         (["lines.txt", "-m", "pairs", "--samples", "2"], "samples: only valid with --choose mbr"),
         (["lines.txt", "-m", "pairs", "--choose", "mbr"], "beams: only valid with --choose beams"),
         (["lines.txt", "-m", "pairs", "--groups", "2"], "diversity: want above 0"),

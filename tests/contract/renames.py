@@ -79,7 +79,18 @@ OPTIONS: dict[str, str] = {}
 
 # As in names.json: "heddle.rules", "LM.follow", "LM.generate(draft)", "preset t5-base"; parameters go with a method.
 PUBLIC: dict[str, str] = {
-    "LM.follow(**wishes)": "LM.follow(**options)",
+    "LM.follow": "LM.stream_many",
+    "LM.follow(**wishes)": "LM.stream_many(**options)",
+    "LM.writer": "LM.text_generator",
+    "LM.predictor": "LM.autoregressive_model",
+    "LM.roles": "LM.special_tokens",
+    "LM.origin gives roles": "LM.origin gives special_tokens",
+    "LM.origin gives ours": "LM.origin gives is_heddle",
+    "LM.origin gives words": "LM.origin gives description",
+    "LM.tokenizer gives opened": "LM.tokenizer gives encode_prompt",
+    "LM.tokenizer gives whole": "LM.tokenizer gives encode_with_special_tokens",
+    "LM.tokenizer gives plain": "LM.tokenizer gives to_json",
+    "LM.tokenizer gives papers": "LM.tokenizer gives special_tokens_config",
     "LM.generate(**wishes)": "LM.generate(**options)",
     "LM.generate_ids(**wishes)": "LM.generate_ids(**options)",
     "LM.stream(**wishes)": "LM.stream(**options)",
@@ -159,7 +170,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         **{f"{recipe}: data.split.fraction": None for recipe in RECIPES if recipe != "finetune"},
     },
     "public": {
-        **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("follow", "generate", "generate_ids", "stream")},
+        **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("stream_many", "generate", "generate_ids", "stream")},
         "heddle.build(**options)": "2 options",
         "heddle.__all__": PUBLIC_NAMES,
     },

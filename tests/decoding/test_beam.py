@@ -103,7 +103,7 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
     made = [model("recurrent", 2), model("pair-attention", 3), model("recurrent", 4)]
     stopped = [named(find(one, config)) for one in made]
     with monkeypatch.context() as patch:
-        patch.setattr(beam.PromptSearch, "settled", lambda self: not any(self.live))
+        patch.setattr(beam.PromptSearch, "is_final", lambda self: not any(self.live))
         assert [named(find(one, config)) for one in made] == stopped
 
 
@@ -111,7 +111,7 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
 def test_stopping_early_changes_nothing_with_penalties_either(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config, made = replace(WISHES[option], max_tokens=12), model("pair-attentive", 1)
     stopped = named(find(made, config))
-    monkeypatch.setattr(beam.PromptSearch, "settled", lambda self: not any(self.live))
+    monkeypatch.setattr(beam.PromptSearch, "is_final", lambda self: not any(self.live))
     assert named(find(made, config)) == stopped
 
 

@@ -74,7 +74,7 @@ def test_prefixes_read_in_chunks_or_read_before_count_too() -> None:
 def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made, options = [model(name, seed) for seed, name in enumerate(READERS, 1)], config(0.5, max_tokens=12, samples=2)
     stopped = [named(find(one, options)) for one in made]
-    monkeypatch.setattr(beam.PromptSearch, "settled", lambda self: not any(self.live))
+    monkeypatch.setattr(beam.PromptSearch, "is_final", lambda self: not any(self.live))
     assert [named(find(one, options)) for one in made] == stopped
 
 

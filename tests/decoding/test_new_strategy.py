@@ -54,7 +54,7 @@ def test_it_decodes_by_hand_and_with_captured_steps(captured: bool, monkeypatch:
 
 def test_the_library_takes_it_by_object_and_by_kind() -> None:
     lm = LM(model(), TOKENIZER)
-    prompt = TOKENIZER.opened("the")
+    prompt = TOKENIZER.encode_prompt("the")
     wanted = TOKENIZER.decode(by_hand(lm.model, prompt, 5))
     assert lm.generate("the", max_tokens=5, strategy=SecondBest()) == wanted
     assert lm.generate("the", max_tokens=5, strategy="second_best") == wanted

@@ -323,7 +323,7 @@ def test_names_of_special_tokens_do_not_change_a_fingerprint() -> None:
 
 
 def test_a_tokenizer_of_others_without_control_tokens_takes_a_plain_template() -> None:
-    pipeline = Pipeline.from_str(json.dumps(ByteTokenizer().train([]).plain() | {"added_tokens": []}))
+    pipeline = Pipeline.from_str(json.dumps(ByteTokenizer().train([]).to_json() | {"added_tokens": []}))
     bare = Tokenizer(pipeline, SpecialTokens(end=0, begin=0))
     assert not bare.special
     chat = Chat(find_template("plain", bare), bare)

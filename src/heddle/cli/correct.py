@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heddle.tasks.correcting import CorrectedText, Corrector, CorrectorConfig, ErrorModel, Lexicon
 
 LINES = 64  # per batch
-LONGEST = 1 << 16  # bytes; a longer line is read in chunks, split between words
+MAX_LINE_BYTES = 1 << 16  # bytes; a longer line is read in chunks, split between words
 CONTINUATION_BYTES = bytes(range(0x80, 0xC0))  # of UTF-8: not the first byte of a character
 SPACE = re.compile(rb"[ \t\n]")
 Path_ = Path | None
@@ -174,14 +174,14 @@ def _chunks(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterator[_
     A long run without whitespace is not text, and is copied up to the next whitespace.
     """
     line, held, solid = 1, b"", False
-    while raw := stream.readline(LONGEST):
+    while raw := stream.readline(MAX_LINE_BYTES):
         raw, held, ended = held + raw, b"", raw.endswith(b"\n")
         if solid:
             first = SPACE.search(raw)
             cut = len(raw) if first is None else first.start()
             yield _Chunk(line, None, raw[:cut])
             raw, solid = raw[cut:], first is None
-        elif not ended and len(raw) >= LONGEST:
+        elif not ended and len(raw) >= MAX_LINE_BYTES:
             cut = 1 + max(raw.rfind(space) for space in (b" ", b"\t"))
             solid = not cut
             if solid:

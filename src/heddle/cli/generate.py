@@ -194,7 +194,7 @@ def _job(options: opts.Options, constraints: "TextConstraints") -> _Job:
 
     stops = check_stop_strings(options["stop"])
     lm = open_model(options["model"], options["device"], options["weights"], options["best"])
-    generator = lm.writer(opts.draft_from(options))
+    generator = lm.text_generator(opts.draft_from(options))
     config = generator.generation_config(opts.generation_options_from(options))
     generator.requests([], config, constraints)  # invalid constraints are reported once, not for every prompt
     opts.warn_unused_seed(options, config)

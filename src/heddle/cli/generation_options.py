@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heddle.lm import LM
     from heddle.tasks.generation import TextConstraints
 
-LARGEST = 1 << 24  # bytes of a schema or a grammar
+MAX_BYTES = 1 << 24  # bytes of a schema or a grammar
 
 Prompts = Annotated[
     list[str] | None,
@@ -177,11 +177,11 @@ def constraints_from(options: Options) -> "TextConstraints":
 
     schema, grammar = options["schema"], options["grammar"]
     if schema is not None:
-        schema = schema if schema.lstrip().startswith("{") else read_text(Path(schema), LARGEST)
+        schema = schema if schema.lstrip().startswith("{") else read_text(Path(schema), MAX_BYTES)
     return make_constraints(
         options["regex"],
         schema,
-        None if grammar is None else read_text(Path(grammar), LARGEST),
+        None if grammar is None else read_text(Path(grammar), MAX_BYTES),
         options["require"] or (),
         options["forbid"] or (),
     )

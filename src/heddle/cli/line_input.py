@@ -13,7 +13,7 @@ from typing import IO, Any, TypeVar, final
 
 from heddle.cli.terminal import is_terminal, note
 
-LONGEST = 1 << 24  # bytes of a line
+MAX_LINE_BYTES = 1 << 24  # bytes of a line
 STDIN = "standard input"
 BAD_LINES = 1  # exit code if some lines could not be used
 
@@ -159,10 +159,10 @@ def _all(stream: IO[bytes], file: str) -> Iterator[str]:
 def _raw(stream: IO[bytes]) -> Iterator[bytes]:
     """Yield each line as bytes; a line that is too long is cut behind the limit, so that it is recognized."""
     first = True
-    while raw := stream.readline(LONGEST + 2):  # and its line break
+    while raw := stream.readline(MAX_LINE_BYTES + 2):  # and its line break
         line = raw
         while raw and not raw.endswith(b"\n"):
-            raw = stream.readline(LONGEST)
+            raw = stream.readline(MAX_LINE_BYTES)
         yield line.removeprefix(codecs.BOM_UTF8) if first else line
         first = False
 
@@ -171,8 +171,8 @@ def _text(raw: bytes) -> str:
     from heddle.core import DataError
 
     line = raw.removesuffix(b"\n").removesuffix(b"\r")
-    if len(line) > LONGEST:
-        raise DataError(f"want at most {LONGEST:,} bytes in a line, found more")
+    if len(line) > MAX_LINE_BYTES:
+        raise DataError(f"want at most {MAX_LINE_BYTES:,} bytes in a line, found more")
     try:
         return line.decode()
     except UnicodeDecodeError as error:

@@ -43,8 +43,8 @@ def open_model(name: str | None, device: str, weights: str = "auto", best: bool 
     from heddle.lm import load
 
     lm = load(name, device=device, weights=weights, best=best)
-    if not lm.origin.ours:
-        note(lm.origin.words, DIM)
+    if not lm.origin.is_heddle:
+        note(lm.origin.description, DIM)
     return lm
 
 

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.line_input import LONGEST, LineErrors, valid_records
+from heddle.cli.line_input import MAX_LINE_BYTES, LineErrors, valid_records
 from heddle.cli.options import Best, Device, Force, Json, Weights, check_output, open_model, settings_of
 from heddle.cli.progress import progress
 from heddle.cli.terminal import print_report, write
@@ -133,7 +133,7 @@ def _is_scored(path: Path) -> bool:
     from heddle.core.system import parse_json
 
     with path.open("rb") as file:
-        first = parse_json(file.readline(LONGEST).decode(errors="replace"))
+        first = parse_json(file.readline(MAX_LINE_BYTES).decode(errors="replace"))
     if not isinstance(first, dict) or not set(first) <= WRITTEN or not isinstance(first.get("candidates"), list):
         return False
     return all(isinstance(each, dict) and set(each) == {"text", "scores"} for each in first["candidates"])
@@ -158,8 +158,8 @@ def _check_no_model(
     others = (("ending", ending is not TextEnding.DOCUMENT), *flags.items())
     for name, value in (("model", model), ("weight", common), *others):
         if value:
-            wanted = "NAME=W" if name == "weight" else "none"
-            raise UsageError(f"{name}: want {wanted} beside --no-model, since there is no model")
+            fault = "want NAME=W with" if name == "weight" else "cannot be used together with"
+            raise UsageError(f"{name}: {fault} --no-model")
 
 
 def _form(words: str | None) -> "NormalizerConfig | None":
@@ -323,10 +323,10 @@ class _Out:
         row = {"id": each.id, "index": index, "text": text, "total": total, "scores": scores}
         write(json.dumps(row, ensure_ascii=False))
         if self.scored is not None:
-            self.scored.write((json.dumps(_whole(each, features), ensure_ascii=False) + "\n").encode())
+            self.scored.write((json.dumps(_to_record(each, features), ensure_ascii=False) + "\n").encode())
 
 
-def _whole(each: "NBest", features: "Features") -> dict[str, Any]:
+def _to_record(each: "NBest", features: "Features") -> dict[str, Any]:
     """Return a list as plain data, with the score of each model."""
     from heddle.tasks.rescoring import WORDS
 

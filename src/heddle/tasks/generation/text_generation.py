@@ -63,7 +63,7 @@ class TextGenerator:
             start = self.tokenizer.special_tokens.decoder_start
             plain = [Request(start, self.tokenizer.source(text)) for text in texts]
         else:
-            plain = [Request(self.tokenizer.opened(text)) for text in texts]
+            plain = [Request(self.tokenizer.encode_prompt(text)) for text in texts]
         if rules is None or rules == UNCONSTRAINED:
             return plain
         if not isinstance(rules, TextConstraints):

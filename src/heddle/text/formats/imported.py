@@ -9,7 +9,7 @@ from types import MappingProxyType
 import tokenizers
 
 from heddle.core import DataError, HeddleError, UsageError, first_line
-from heddle.text.tokenizers import LARGEST, catch_panics
+from heddle.text.tokenizers import MAX_BYTES, catch_panics
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 MAX_TOKENS = 1 << 22  # tokens in a vocabulary; the largest in use have a quarter of a million
@@ -109,8 +109,8 @@ def probe_special_tokens(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tu
 def read_bytes(path: Path) -> bytes:
     """Return the bytes of a file of bounded size."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise DataError(f"{path}: larger than {LARGEST} bytes, too large for a file of this kind")
+        if path.stat().st_size > MAX_BYTES:
+            raise DataError(f"{path}: larger than {MAX_BYTES} bytes, too large for a file of this kind")
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
