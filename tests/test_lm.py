@@ -130,7 +130,7 @@ def test_many_texts_are_read_by_length_a_few_at_a_time(lm: LM, monkeypatch: pyte
 
 
 def test_wrong_kinds_of_input_are_named(lm: LM) -> None:
-    for call in (lambda: lm.embed("one text"), lambda: lm.logits([1, 2]), lambda: lm.logits("text")):  # type: ignore
+    for call in (lambda: lm.embed(5), lambda: lm.logits([1, 2]), lambda: lm.logits("text")):  # type: ignore
         with pytest.raises(UsageError, match="want"):
             call()
     with pytest.raises(UsageError, match="window"):
@@ -164,7 +164,7 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "texts for ids": (lambda lm: lm.generate_ids("abc"), "generate_ids: want rows of ids"),
     "a stop for ids": (lambda lm: lm.generate_ids([[1]], stop="a"), "stop: not supported by generate_ids"),
     "nothing to score": (lambda lm: lm.score(None), "score: want a list of texts"),
-    "a text to score": (lambda lm: lm.score("a"), "score: want a list of texts, got one text"),
+    "a number to score": (lambda lm: lm.score(5), "score: want a list of texts, got 5"),
     "a source": (lambda lm: lm.score(["a"], source=5), "source: want a list of texts"),
     "a context": (lambda lm: lm.score(["a"], context=["a", "b"]), "context: want 1, one for each text, got 2"),
     "a window": (lambda lm: lm.score(["a"], window="x"), "window: want a whole number"),

@@ -4,14 +4,14 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, Unpack, get_args
+from typing import Any, NamedTuple, TypeVar, Unpack, get_args, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from heddle.arguments import as_id_rows, as_path, as_text, as_texts, check_words
-from heddle.checkpoints import find_source, save_run
+from heddle.checkpoints import find_source, save_run, using_base
 from heddle.core import ConfigError, UsageError, brief, system_faults, user_code
 from heddle.core.system import choose_hardware
 from heddle.decoding import GenerationOptions, generation_config
@@ -187,21 +187,44 @@ class LM:
             save_run(self.model, self._tokenizer, self.origin.template, Path(path), self.origin.description)
         return Path(path)
 
+    @overload
+    def score(  # type: ignore[overload-overlap]  # to a type checker, a text is a sequence of texts
+        self,
+        texts: str,
+        *,
+        source: str | Sequence[str] | None = None,
+        context: str | Sequence[str] | None = None,
+        **reading: Unpack[ScoringOptions],
+    ) -> TextScore: ...
+
+    @overload
     def score(
         self,
         texts: Sequence[str],
         *,
-        source: Sequence[str] | None = None,
-        context: Sequence[str] | None = None,
+        source: str | Sequence[str] | None = None,
+        context: str | Sequence[str] | None = None,
         **reading: Unpack[ScoringOptions],
-    ) -> list[TextScore]:
-        """Return the log-probability of each text as the beginning of a document, by token and by word.
+    ) -> list[TextScore]: ...
+
+    def score(
+        self,
+        texts: str | Sequence[str],
+        *,
+        source: str | Sequence[str] | None = None,
+        context: str | Sequence[str] | None = None,
+        **reading: Unpack[ScoringOptions],
+    ) -> TextScore | list[TextScore]:
+        """Return the log-probability of a text, or of each of a list, as the beginning of a document.
 
         An encoder-decoder needs the source of each. An encoder gives the pseudo-log-likelihood: each token masked in
         turn. With a `context` for each, the text that directly follows it is scored: begin it with the space between
         them. The other options are those of `ScoringOptions`: window and stride of a language model, what to mask for
         an encoder, which spaces a word includes.
         """
+        if isinstance(texts, str):
+            alone = [each if each is None or not isinstance(each, str) else [each] for each in (source, context)]
+            return self.score([texts], source=alone[0], context=alone[1], **reading)[0]
         given = as_texts("score", texts)
         contexts = [""] * len(given) if context is None else _each("context", context, len(given))
         sources = [None] * len(given) if source is None else _each("source", source, len(given))
@@ -244,11 +267,14 @@ class LM:
         return Context(memory=self.model.encode(*pad_rows(read, next(self.model.parameters()).device)))
 
     @torch.no_grad()
-    def embed(self, texts: Sequence[str]) -> Float[Tensor, "batch width"]:
-        """Return an embedding of each text: the mean of the last layer's vectors over its tokens and its beginning.
+    def embed(self, texts: str | Sequence[str]) -> Float[Tensor, " width"] | Float[Tensor, "batch width"]:
+        """Return an embedding of a text, or of each of a list: the mean of the last layer's vectors over its tokens
+        and its beginning.
 
         With an encoder-decoder it is the mean of the encoder's output, the end token included.
         """
+        if isinstance(texts, str):
+            return self.embed([texts])[0]
         given = as_texts("embed", texts)
         if not given:
             raise UsageError("embed: want one or more texts")
@@ -277,7 +303,7 @@ class LM:
 
 
 @system_faults()
-def load(
+def load(  # noqa: PLR0913 - the options are the contract
     path: str | Path | None = None,
     *,
     device: str = "auto",
@@ -285,6 +311,7 @@ def load(
     best: bool = False,
     weights: str = "auto",
     trust_run: bool = False,
+    base: str | Path | None = None,
 ) -> LM:
     """Load a model, whatever its format; `lm.origin` and `repr` tell what was found.
 
@@ -293,9 +320,10 @@ def load(
     only. `dtype` is that of weights and computation, float32 by default. `weights` quantizes large matrices: int8 or
     int4 need less memory (all else is then bfloat16 on a GPU, unless a dtype is given) and cannot be trained (adapters
     are merged); auto follows the dtype; the name of a float is the dtype itself. A run with code of a stranger's is
-    refused, unless `trust_run` runs it, or `heddle.use` has loaded it.
+    refused, unless `trust_run` runs it, or `heddle.use` has loaded it. `base` is where the model is now that a run with
+    adapters was trained from.
     """
-    with user_code.trusting_runs(trust_run):
+    with user_code.trusting_runs(trust_run), using_base(None if base is None else str(as_path(base))):
         return _load(as_path(path), device, dtype, best, weights)
 
 

@@ -136,12 +136,15 @@ def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> 
         ),
         (["lines.txt", "-m", "bert"], "this model is an encoder"),
         (["lines.txt", "-m", "pairs", "--reference", "nowhere.txt"], "nowhere.txt: no such file"),
-        (["lines.txt", "-m", "pairs", "--reference", "short.txt"], "references: want 4"),
+        (
+            ["lines.txt", "-m", "pairs", "--reference", "short.txt"],
+            "short.txt: want 4 lines, one for each",
+        ),
         (["lines.txt", "-m", "pairs", "--batch", "0"], "batch: want at least 1"),
-        (["lines.txt", "-m", "pairs", "--n-best", "3", "--json"], "n_best: want 1 to the 2 beams"),
-        (["lines.txt", "-m", "pairs", "--n-best", "2"], "--n-best requires --json"),
-        (["lines.txt", "-m", "pairs", "--samples", "2"], "samples: only valid with --choose mbr"),
-        (["lines.txt", "-m", "pairs", "--choose", "mbr"], "beams: only valid with --choose beams"),
+        (["lines.txt", "-m", "pairs", "--n-best", "3", "--json"], "--n-best: want 1 to the 2 beams"),
+        (["lines.txt", "-m", "pairs", "--n-best", "2"], "--n-best above 1 requires --json"),
+        (["lines.txt", "-m", "pairs", "--samples", "2"], "--samples is only used with --choose mbr"),
+        (["lines.txt", "-m", "pairs", "--choose", "mbr"], "--beams is only used with --choose beams"),
         (["lines.txt", "-m", "pairs", "--groups", "2"], "diversity: want above 0"),
     ):
         code, _, err = run_translate(capsys, *words)

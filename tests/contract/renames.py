@@ -116,7 +116,10 @@ VERBS = (*_VERBS.split(), "bench train", "data prepare", "tokenizer train")
 
 # What came, went, or got another value (here with the new one), by category: configs, recipes, options, public,
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
-_CSV = "source/csv .path .text .target .delimiter .longest"
+TRANSLATION = ("translate", "translate_attention", "translate_lstm")
+_PARALLEL = {"kind": "parallel", "source": "train.en", "target": "train.de", "longest": 1 << 20, "encoding": None}
+_CHAT = {"kind": "chat", "path": "train.jsonl", "turns": None, "first": "user", "longest": 1 << 24, "encoding": None}
+_CSV = "source/csv .path .text .target .delimiter .longest .encoding"
 # What a preset has no option for is not printed, for it cannot be set.
 NO_OPTIONS = {
     "heads": ("awd_lstm", "awd_lstm_sgd", "lstm", "lstm_characters", "translate_attention", "translate_lstm"),
@@ -125,23 +128,30 @@ NO_OPTIONS = {
     "dropout": ("speedrun",),
 }
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
+NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights")
 ADDED: dict[str, list[str]] = {
     "configs": [
-        *("run.callbacks", "run.use", "hardware.threads"),
+        *("run.callbacks", "run.use", "hardware.threads", "keep.weights"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
+        *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
+        *("tokenizer/pretrained", "tokenizer/pretrained.path", "tokenizer/pretrained.special"),
         "table of format dtype vocab.lost",
     ],
-    "recipes": [f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use", "hardware.threads")],
+    "recipes": [
+        *(f"{recipe}: {key}" for recipe in ALL_RECIPES for key in NEW_KEYS),
+        *(f"{recipe}: data.split.source.encoding" for recipe in TRANSLATION),
+    ],
     "options": [
         *("check", "check argument 1", "tokenizer train --force", "correct --force", "rescore --force"),
         *(f"{verb} --{name}" for verb in VERBS for name in ("use", "trust-run")),
         *(f"{verb} --best" for verb in RUN_VERBS),
+        *(f"{verb} --base" for verb in (*RUN_VERBS, "train")),
         *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
         *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
     "public": [
-        *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)"),
+        *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)", "heddle.load(base)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
     ],
@@ -166,6 +176,8 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "recipes": {
         **{f"{recipe}: format": 3 for recipe in ALL_RECIPES},
+        **{f"{recipe}: data.sources": [_PARALLEL] for recipe in TRANSLATION},
+        "finetune: data.sources": [_CHAT],
         **{f"{recipe}: data.split.kind": "auto" for recipe in RECIPES if recipe != "finetune"},
         **{f"{recipe}: data.split.fraction": None for recipe in RECIPES if recipe != "finetune"},
     },

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heddle.core import ConfigError, kinds
+from heddle.core import ConfigError, HeddleError, kinds
 from heddle.decoding import GenerationOptions, generation_config
 from heddle.decoding.generation import (
     ContrastiveSearch,
@@ -92,7 +92,7 @@ def test_amounts_and_penalties_are_kept() -> None:
     ],
 )
 def test_words_that_contradict_each_other_are_refused(options: GenerationOptions, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(HeddleError, match=message):
         generation_config(options)
 
 

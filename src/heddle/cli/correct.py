@@ -88,7 +88,7 @@ def _refuse_beside(name: str, others: dict[str, Any]) -> None:
 
     for other, value in others.items():
         if value is not None:
-            raise UsageError(f"{other}: cannot be used together with --{name}")
+            raise UsageError(f"--{other} has no effect with --{name}")
 
 
 def _learn(pairs: Path | None, learn: Path, file: str, force: bool) -> int:
@@ -99,7 +99,7 @@ def _learn(pairs: Path | None, learn: Path, file: str, force: bool) -> int:
     if pairs is None:
         raise UsageError("--learn requires --pairs")
     if file != "-":
-        raise UsageError(f"{file}: cannot be used together with --learn")
+        raise UsageError(f"{file}: --learn reads no text, only --pairs")
     check_output(learn, lambda path: bool(ErrorModel.load(path)), force)
     errors = _errors(pairs)
     errors.save(learn)
@@ -119,14 +119,19 @@ class _Chunk:
 
 
 def _config(threshold: float | None, rate: float | None, normal: str | None) -> "CorrectorConfig":
-    from heddle.core import override
+    from heddle.core import ConfigError, override
     from heddle.tasks.correcting import CorrectorConfig
 
     form = None if normal is None else settings_of([word for word in normal.split(",") if word.strip()])
     given = {"threshold": threshold, "weights.rate": rate, "normal": form}
     config = CorrectorConfig()
     for field, value in given.items():
-        config = config if value is None else override(config, field, value)
+        try:
+            config = config if value is None else override(config, field, value)
+        except ConfigError as error:  # under the name of the option
+            raise ConfigError(
+                error.field.removeprefix("weights."), want=error.want, got=error.got, near=error.near
+            ) from None
     return config
 
 

@@ -83,7 +83,7 @@ def _run(options: opts.Options) -> int:
 
     words, file, json_ = options["prompts"] or [], options["file"], options["json_"]
     if words and file is not None:
-        raise UsageError("file: want either a file of prompts or prompts as arguments, got both")
+        raise UsageError("--file: give prompts as arguments or in a file, not both")
     if options["logprobs"] is not None and not json_:
         raise UsageError("--logprobs requires --json")
     if options["records"] and file is None:

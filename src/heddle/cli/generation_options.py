@@ -136,7 +136,7 @@ DraftModel = Annotated[
     ),
 ]
 
-UNUSED_SEED = "seed: has no effect without sampling; --temperature 1 samples"
+UNUSED_SEED = "--seed has no effect without sampling; --temperature 1 samples"
 
 Options = Mapping[str, Any]  # command-line options by name
 

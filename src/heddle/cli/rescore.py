@@ -158,8 +158,8 @@ def _check_no_model(
     others = (("ending", ending is not TextEnding.DOCUMENT), *flags.items())
     for name, value in (("model", model), ("weight", common), *others):
         if value:
-            fault = "want NAME=W with" if name == "weight" else "cannot be used together with"
-            raise UsageError(f"{name}: {fault} --no-model")
+            only = "; only --weight NAME=W has one" if name == "weight" else ""
+            raise UsageError(f"--{name} has no effect with --no-model{only}")
 
 
 def _form(words: str | None) -> "NormalizerConfig | None":

@@ -73,13 +73,11 @@ def find_config(name: str) -> "ModelConfig":
     return _decoded(read_config(folder / CONFIG), str(folder / CONFIG))
 
 
-def _decoded(data: Any, name: str) -> "ModelConfig":
+def _decoded(data: dict[str, Any], name: str) -> "ModelConfig":
     from heddle.checkpoints.store import load_config
-    from heddle.core import ConfigError, decode
+    from heddle.core import decode
     from heddle.models.networks import ModelConfig
 
-    if not isinstance(data, dict):
-        raise ConfigError(name, want="a mapping that describes a run or a model", got=data)
     of_run = "model" in data
     if of_run:
         data = load_config(data, Path(name))

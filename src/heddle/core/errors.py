@@ -60,13 +60,27 @@ class EnvironmentFault(HeddleError):
 class MissingExtra(HeddleError):
     """An optional dependency is needed and absent."""
 
+    exit_code = 3
+
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}: pip install 'heddle[{extra}]'")
 
 
+ALIASES = {"gpu": "cuda", "nvidia": "cuda", "adam": "adamw", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+CLOSE = 0.7  # of difflib: one letter in four may differ, so that `mamba` is no `llama`, and `gpu` no `cpu`
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name most like the given one, or None when nothing is close."""
-    close = difflib.get_close_matches(name[:80], list(known), n=1, cutoff=0.5)
+    """Return the known name that an alias means or that is most like the given one; None when nothing is close.
+
+    Hidden names, such as those of caches, are never meant.
+    """
+    names = [each for each in known if not each.startswith(".")]
+    if name.lower() in ALIASES:
+        meant_by_alias = [each for each in names if each.split(":")[0] == ALIASES[name.lower()]]
+        return meant_by_alias[0] if meant_by_alias else None
+    swapped = [each for each in names if sorted(each) == sorted(name)]  # in short names, too
+    close = swapped or difflib.get_close_matches(name[:80], names, n=1, cutoff=CLOSE)
     return close[0] if close else None
 
 

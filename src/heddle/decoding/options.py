@@ -94,7 +94,7 @@ def generation_config(options: GenerationOptions) -> GenerationConfig:
     if config.compile == "on" and not strategy.compiles:
         raise ConfigError("compile", f"'on' is not supported by the decoding strategy {strategy.kind}")
     if config.samples > 1 and strategy.max_samples == 1:
-        raise ConfigError("samples", f"{strategy.kind} decoding gives one text; set temperature=1 to sample several")
+        raise ConfigError("samples", f"{strategy.kind} decoding gives one text; set `temperature` to 1 to sample")
     return config
 
 
@@ -111,7 +111,7 @@ def _compile(word: object) -> Compile:
     for known in get_args(Compile):
         if word == known:
             return known  # type: ignore[no-any-return]
-    raise ConfigError("compile", want=" or ".join(get_args(Compile)), got=word)
+    raise ConfigError("compile", want=f"one of {', '.join(get_args(Compile))}", got=word)
 
 
 def _strategy(given: SetOptions) -> DecodingStrategy:
@@ -123,7 +123,7 @@ def _strategy(given: SetOptions) -> DecodingStrategy:
         return BeamSearch(beams=given["beams"], **{name: given[name] for name in BEAMS if name in given})
     for name in BEAMS:
         if given.get(name, BeamSearch.__dict__[name]) != BeamSearch.__dict__[name]:
-            raise ConfigError(name, "only used by beam search; set beams to 2 or more")
+            raise ConfigError(name, "only used by beam search; set `beams` to 2 or more")
     if "contrast" in given:
         _refuse_sampling(given, "contrastive search", ("top_p", "min_p", "typical"))
         return ContrastiveSearch(**{name: given[name] for name in ("contrast", "top_k") if name in given})
@@ -133,7 +133,7 @@ def _strategy(given: SetOptions) -> DecodingStrategy:
         MultinomialSampling(**filters)
         for name, value in filters.items():
             if name not in NO_OP_VALUES or value != NO_OP_VALUES[name]:
-                raise ConfigError(name, "has no effect with temperature 0 (greedy); set a temperature above 0")
+                raise ConfigError(name, "has no effect with temperature 0 (greedy); set a higher one")
         return GreedySearch()
     if not temperature > 0:
         raise ConfigError("temperature", want="0 or more", got=temperature)

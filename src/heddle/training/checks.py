@@ -33,7 +33,9 @@ def check_model(config: RunConfig) -> None:
 
 def guess_vocab(config: RunConfig) -> int:
     """Return the vocabulary size that the model or the tokenizer declares, or an estimate of it."""
-    sizes = (fields_of(config.model).get("vocab"), fields_of(config.tokenizer).get("vocab"))
+    sizes = [fields_of(config.model).get("vocab"), fields_of(config.tokenizer).get("vocab")]
+    if config.data.prepared is None:  # the tokenizer will have exactly as many as it is to have
+        sizes.reverse()
     guess = 4096 if isinstance(config.tokenizer, BpeTokenizer) else 256
     return next((number for number in sizes if isinstance(number, int)), guess)
 
@@ -46,11 +48,15 @@ def guess_control_tokens(config: RunConfig, vocab: int) -> dict[str, int]:
 def rows_per_process(training: TrainingConfig, world: int) -> tuple[int, int]:
     """Return the rows of a step that each process has, and how many of them it works on at once."""
     share = training.batch // world
+    if training.micro_batch is not None and training.micro_batch > training.batch:
+        want = f"at most training.batch, {training.batch}"
+        raise ConfigError("training.micro_batch", want=want, got=training.micro_batch)
     micro = min(training.micro_batch or share, share)
     if training.batch % world:
         raise ConfigError("training.batch", want=f"a multiple of the {world} processes", got=training.batch)
     if share % micro:
-        want = f"a divisor of the {share} rows that each of {world} processes has"
+        each = f"training.batch, {share}" if world == 1 else f"the {share} rows that each of {world} processes has"
+        want = f"a divisor of {each}"
         raise ConfigError("training.micro_batch", want=want, got=micro)
     return share, micro
 
@@ -94,9 +100,8 @@ def _check_rows(config: RunConfig) -> None:
     if rows.carries_state:
         mixers = [p for p in find(config.model, PartConfig) if p.slot == "mixer"]
         if not all(isinstance(m, RecurrentConfig) for m in mixers):
-            raise ConfigError(
-                "rows.kind", want="packed, because attention carries no state between rows", got=rows.kind
-            )
+            want = "packed, because attention carries no state between rows"
+            raise ConfigError("rows.kind", want=want, got=rows.kind)
     if rows.required_batch not in (None, batch):
         want = f"{batch}, the value of training.batch"
         raise ConfigError(f"rows.{rows.batch_field}", want=want, got=rows.required_batch)

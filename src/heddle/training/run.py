@@ -14,6 +14,7 @@ from typing import Any
 
 from heddle.checkpoints.store import (
     CONFIG,
+    RUNS,
     checksum_fits,
     find_run,
     load_config,
@@ -24,12 +25,13 @@ from heddle.checkpoints.store import (
 from heddle.core import (
     ConfigError,
     DamageError,
-    HeddleError,
     UsageError,
     decode,
     diff,
     encode,
+    fields_of,
     hint,
+    kinds,
     nearest,
     override,
     replace,
@@ -40,12 +42,14 @@ from heddle.core.system import read_config
 from heddle.data.sources import corpus_for
 from heddle.models.networks import Model
 from heddle.models.presets import PRESETS
+from heddle.text.tokenizers import TokenizerConfig
 from heddle.training.callbacks import SampleWriter
 from heddle.training.loop import Callback, ProcessGroup, Reporter, SilentReporter
 from heddle.training.run_config import RunConfig
 from heddle.training.setup import RunEnvironment, set_up
 
 OLD_LOCK = ".lock"  # a file that earlier versions locked instead of the folder
+WARMUP, MICRO_BATCH = "training.schedule.warmup", "training.micro_batch"
 
 log = logging.getLogger("heddle")
 
@@ -147,7 +151,10 @@ def _read_run_config(path: Path, hints: bool = False) -> RunConfig:
 
 
 def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
-    """Change a config by dotted paths; a bare path for `data` finds its reader, a bare model is a preset."""
+    """Change a config by dotted paths.
+
+    A bare path for `data` finds its reader, a bare model is a preset, and a bare tokenizer may be a file or a model.
+    """
     given: list[str] = []
     for path, value, renamed in itertools.chain.from_iterable(renamed_overrides(*one) for one in overrides):
         if renamed is not None:
@@ -156,6 +163,8 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
             value = encode(corpus_for(str(value)))
         if path == "model" and isinstance(value, str):
             value = _preset(value)
+        if path == "tokenizer" and isinstance(value, str) and _is_place(value):
+            value = {"kind": "pretrained", "path": str(value)}
         if path == "training.batch" and config.rows.batch_field is not None:
             config = override(config, f"rows.{config.rows.batch_field}", value)
         with RunConfig.old_names() as renamings:
@@ -166,7 +175,29 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
     for path in given:
         if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
             raise ConfigError(path, "cannot be set together with init, which provides the model and the tokenizer")
+    return _fit_training(config, given)
+
+
+def _fit_training(config: RunConfig, given: list[str]) -> RunConfig:
+    """Refuse a warm-up as long as the run if it was given; a recipe's micro-batch is at most the batch that was given.
+
+    A recipe's own warm-up may be longer: a few steps of it are a trial.
+    """
+    training = config.training
+    warmup, micro = fields_of(training.schedule).get("warmup"), training.micro_batch
+    if WARMUP in given and isinstance(warmup, int) and warmup >= training.steps:
+        raise ConfigError(WARMUP, want=f"less than training.steps, {training.steps}", got=warmup)
+    if "training.batch" in given and MICRO_BATCH not in given and micro is not None and micro > training.batch:
+        return override(config, MICRO_BATCH, training.batch)
     return config
+
+
+def _is_place(name: str) -> bool:
+    """Tell whether a bare tokenizer is a file, a folder, a run or a package, not a kind of tokenizer."""
+    if name in kinds(TokenizerConfig):
+        return False
+    looks = name.startswith("package:") or Path(name).suffix == ".json" or "/" in name
+    return looks or Path(name).exists() or Path(RUNS, name).exists()
 
 
 def _preset(name: str) -> dict[str, str]:
@@ -223,7 +254,7 @@ def _removed_on_error(env: RunEnvironment) -> Iterator[None]:
     """Remove the folder of a new run that an error kept from beginning."""
     try:
         yield
-    except HeddleError:
+    except Exception:
         begun = any((env.folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
         if env.processes.is_main and not begun:
             shutil.rmtree(env.folder, ignore_errors=True)

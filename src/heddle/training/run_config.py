@@ -18,6 +18,10 @@ from heddle.training.callbacks import CallbackConfig, NoWindowWarmupConfig, Wind
 from heddle.training.loop import ActivationCheckpointing, GuardConfig, Reduction
 from heddle.training.optimizers import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig, WeightAverageConfig
 
+MOST_THREADS = 1024  # more than that end a process rather than speed it up
+
+check_threads = within(f"at most {MOST_THREADS:,}", lambda number: number <= MOST_THREADS)
+
 
 @settings
 class TrainingConfig(Config):
@@ -82,11 +86,13 @@ class KeepConfig(Config):
     last: how many of the newest checkpoints to keep.
     best: how many checkpoints of lowest held-out loss to keep in addition.
     background: whether checkpoints are written in a background thread.
+    weights: which weights to store: all, or trained (the frozen stay in `init`); auto: trained for runs with adapters.
     """
 
     last: Positive = 2
     best: Count = 1
     background: bool = False
+    weights: Literal["auto", "all", "trained"] = "auto"
 
 
 @settings
@@ -125,6 +131,7 @@ class HardwareConfig(Config):
         if self.dtype == "float16":
             raise ConfigError("dtype", "float16 needs loss scaling, which is not supported; use bfloat16")
         check_at_least(0, workers=self.workers)
+        check_threads(workers=self.workers, threads=self.threads)
 
     def choose(self) -> Hardware:
         """Choose device and dtype, make a GPU torch's current device, and set the number of threads."""
@@ -167,7 +174,7 @@ class RunConfig(Config):
     name: name of the run's folder in runs/.
     seed: random seed of initial weights, data order, dropout and samples.
     model: the network: a preset by name, or every part written out.
-    tokenizer: how text becomes tokens.
+    tokenizer: how text becomes tokens: a kind that is trained on the data, or a file, a run or another model.
     data: what to learn from, and what is held out for validation.
     mix: additional corpora, mixed in by weight.
     rows: how documents become rows of tokens.
@@ -220,15 +227,17 @@ class RunConfig(Config):
         apportion([1.0, *(share.weight for share in self.mix)], names=names)
         if self.hardware.compile == "graphs":
             self._check_graphs()
+        if self.keep.weights == "trained" and self.init is None:
+            raise ConfigError("keep.weights", want="auto or all where no init names another model", got="trained")
         earlier = self.training.average_last - 1
         if self.keep.last < earlier:
             want = f"at least {earlier}, because training.average_last needs them"
             raise ConfigError("keep.last", want=want, got=self.keep.last)
 
     def absolute(self) -> Self:
-        """Return the run with absolute paths of its data, so that it can be resumed in any working folder."""
+        """Return the run with absolute paths of data and tokenizer, so that it can be resumed in any working folder."""
         mix = tuple(replace(share, data=share.data.absolute()) for share in self.mix)
-        return replace(self, data=self.data.absolute(), mix=mix)
+        return replace(self, data=self.data.absolute(), mix=mix, tokenizer=self.tokenizer.absolute())
 
     def _check_graphs(self) -> None:
         """Refuse CUDA graphs where shapes change between steps or state is carried from one replay to the next."""

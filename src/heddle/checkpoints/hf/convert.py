@@ -1,6 +1,5 @@
 """Conversion between Hugging Face folders and Heddle models; an error names the part that no family can express."""
 
-import difflib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,10 +47,10 @@ from heddle.core import (
     ConfigError,
     UsageError,
     brief,
-    did_you_mean,
     diff,
     fields_of,
     first_line,
+    hint,
     replace,
     swap,
 )
@@ -115,9 +114,8 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
     """Return the family of a config; an unknown one is refused with the nearest names."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
-        near = difflib.get_close_matches(str(name)[:80].lower(), FAMILIES, n=3, cutoff=0.5)
-        known = ", ".join(FAMILIES)
-        raise UsageError(f"{where}: model_type {brief(name)} is not known, want one of {known}{did_you_mean(*near)}")
+        near = hint(str(name).lower(), FAMILIES)
+        raise UsageError(f"{where}: model_type {brief(name)} is not known, want one of {', '.join(FAMILIES)}{near}")
     return FAMILIES[name]
 
 
@@ -196,11 +194,18 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
     return family
 
 
+def check_family(name: str | None) -> None:
+    """Refuse a family that is not known; None: any."""
+    if name is not None and name not in FAMILIES:
+        raise ConfigError.unknown("family", name, FAMILIES)
+
+
 def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
     """Return the first family, or the wanted one, that can express a model; else name what the nearest lacks."""
     lacks: dict[str, list[Change]] = {}
     reasons: dict[str, str] = {}
-    among = FAMILIES if wanted is None else {wanted: family_of({"model_type": wanted}, "family")}
+    check_family(wanted)
+    among = FAMILIES if wanted is None else {wanted: FAMILIES[wanted]}
     for name, family in among.items():
         if not isinstance(config, family.config_type):
             continue

@@ -45,6 +45,11 @@ class Checkpoint:
         """Read one group of tensors onto a device."""
         return read_tensors(self.weights(group), device)
 
+    def names(self, group: str = "model") -> frozenset[str]:
+        """Return the names of the tensors in one group."""
+        with open_tensors(self.weights(group)) as file:
+            return frozenset(file.keys())
+
     def weights(self, group: str = "model") -> Path:
         """Return the file of one group, which must not have changed since it was verified."""
         if group not in self.file_stamps:

@@ -15,6 +15,7 @@ import yaml
 
 from heddle.core.errors import ConfigError, UsageError, brief, first_line, system_faults
 from heddle.core.raw_value import RawValue
+from heddle.core.system.encodings import decode_text
 
 MAX_BYTES = 4 << 20  # bytes
 MAX_CONFIG_BYTES = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
@@ -71,9 +72,16 @@ def parse_yaml(text: str, name: str = "yaml") -> Any:
     try:
         data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
-        raise ConfigError(name, want="valid YAML", got=first_line(error)) from None
+        raise ConfigError(name, want="valid YAML", got=_yaml_fault(error)) from None
     _refuse_half_characters(text, data, name)
     return data
+
+
+def _yaml_fault(error: Exception) -> str:
+    """Say what is wrong with a YAML text, and where."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None or error.problem_mark is None:
+        return first_line(error)
+    return f"{error.problem} in line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
 
 
 def parse_json(text: str, name: str = "json") -> Any:
@@ -109,13 +117,15 @@ def _refuse_half_characters(text: str, data: Any, name: str) -> None:
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """Read a small UTF-8 file whole."""
+    """Read a small text file whole, in UTF-8 or by its byte-order mark."""
     try:
         if path.stat().st_size > limit:
             raise UsageError(f"{path}: larger than {limit} bytes, too large for a file of this kind")
-        return path.read_text(encoding="utf-8")
+        return decode_text(path.read_bytes())
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: want a file, found a folder") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
 
@@ -133,10 +143,14 @@ def parse_table(text: str, name: str) -> dict[str, Any]:
     return found
 
 
-def read_config(path: Path) -> Any:
+def read_config(path: Path) -> dict[str, Any]:
     """Read a YAML or JSON file as plain data, chosen by its ending."""
     parse = parse_json if path.suffix == ".json" else parse_yaml
-    return parse(read_text(path, MAX_CONFIG_BYTES), str(path))
+    data = parse(read_text(path, MAX_CONFIG_BYTES), str(path))
+    if not isinstance(data, dict):
+        found = "an empty file" if data is None else brief(data)
+        raise UsageError(f"{path}: want a mapping of settings, as heddle train --print writes it, found {found}")
+    return data
 
 
 def parse_overrides(words: Iterable[str], several: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, Any]]:

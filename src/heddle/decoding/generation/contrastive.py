@@ -18,7 +18,7 @@ from heddle.core.shapes import Stream
 from heddle.decoding.generation.decoders import StepDecoder
 from heddle.decoding.generation.generation_config import GenerationConfig
 from heddle.decoding.generation.steps import StepStrategy
-from heddle.decoding.runtime import CaptureMode, FinishReason, Prefill, read_all, with_capacity
+from heddle.decoding.runtime import CaptureMode, FinishReason, Prefill, longest_row, read_all, with_capacity
 from heddle.decoding.sampling import NEG_INF, NO_TOKEN, Logits, NextTokens, RowPosition, check_logits
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import State
@@ -45,7 +45,7 @@ class ContrastiveSearch(StepStrategy):
 
     def limit(self, model: AutoregressiveModel, prefill: Prefill) -> Prefill:
         """End rows where the model can still read their last token, one token sooner than other strategies."""
-        last = model.max_length
+        last = longest_row(model)
         if last is None:
             return prefill
         for prompt in prefill.prompts:

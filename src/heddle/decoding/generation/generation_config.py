@@ -5,12 +5,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from heddle.core import Config, ConfigError, check_at_least, kinds, replace, settings
+from heddle.core import Config, ConfigError, check_at_least, kinds, replace, settings, within
 from heddle.decoding.generation.outputs import BatchOutputs, Completion, StepOutput, StopCriterion
 from heddle.decoding.runtime import Compile, PrefillOptions, PrefixCache, Request
 from heddle.decoding.sampling import Logits, NextTokens, PenaltyConfig, RowPosition
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import FullKVCacheConfig, KVCacheConfig
+
+MOST_TOKENS = 1 << 24  # new tokens of a row
+MOST_ROWS = 1024  # samples or beams of a prompt, which are decoded side by side
+
+check_tokens = within(f"at most {MOST_TOKENS:,}", lambda number: number <= MOST_TOKENS)
+check_rows = within(f"at most {MOST_ROWS:,}", lambda number: number <= MOST_ROWS)
 
 
 class Sampler(ABC):
@@ -112,6 +118,8 @@ class GenerationConfig(Config):
     def __post_init__(self) -> None:
         check_at_least(1, max_tokens=self.max_tokens, samples=self.samples, chunk=self.chunk)
         check_at_least(0, min_tokens=self.min_tokens, logprobs=self.logprobs)
+        check_tokens(max_tokens=self.max_tokens)
+        check_rows(samples=self.samples)
         for name in ("seconds", "max_length_ratio"):
             if self.__dict__[name] is not None and not 0 < self.__dict__[name] < math.inf:
                 raise ConfigError(name, want="above 0", got=self.__dict__[name])

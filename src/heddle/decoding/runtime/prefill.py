@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.core.shapes import Stream
-from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, pad_rows
+from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, longest_row, pad_rows
 from heddle.decoding.runtime.prefix_cache import PrefixCache, common_prefixes
 from heddle.decoding.runtime.requests import FinishReason, Prompt, Request
 from heddle.models.networks import AutoregressiveModel
@@ -148,8 +148,8 @@ def prepare_prefill(
         ratio = options.max_length_ratio
         limits = [len(p) + SLACK + math.ceil(ratio * len(s)) for p, s in zip(prompts, sources, strict=True)]
         wanted = [min(pair) for pair in zip(wanted, limits, strict=True)]
-    last = None if model.max_length is None else model.max_length + 1
-    ends = tuple(end if last is None else min(end, last) for end in wanted)
+    last = longest_row(model)
+    ends = tuple(end if last is None else min(end, last + 1) for end in wanted)  # the last token is never read
     pairs = zip(ends, wanted, strict=True)
     end_reasons = tuple(FinishReason.LENGTH if end == limit else FinishReason.CONTEXT for end, limit in pairs)
     return Prefill(prompts, sources, ends, end_reasons, options.chunk, options.cache, prefix_cache)

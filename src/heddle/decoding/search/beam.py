@@ -37,6 +37,7 @@ from heddle.decoding.generation import (
     StepOutput,
     TokenLogprobs,
     all_samples,
+    check_rows,
     chosen_logprobs,
     process_logits,
 )
@@ -62,6 +63,7 @@ class BeamSearch(DecodingStrategy):
 
     def __post_init__(self) -> None:
         check_at_least(1, beams=self.beams)
+        check_rows(beams=self.beams)
         if not abs(self.length_penalty) <= 10:  # beyond it, long rows overflow
             raise ConfigError("length_penalty", want="a number from -10 to 10, such as 1", got=self.length_penalty)
         if not 0 <= self.coverage < math.inf:

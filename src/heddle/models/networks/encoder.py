@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from heddle.core import ConfigError, UsageError, check_at_least, hint, part
 from heddle.core.shapes import Ids, Stream
-from heddle.models.networks.model import Model, NetworkConfig, TieConfig
+from heddle.models.networks.model import Model, NetworkConfig, TieConfig, check_inputs
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place
@@ -95,6 +95,7 @@ class Encoder(Model, BaseTower):
 
     def forward(self, inputs: Ids | Images, ctx: Context | None = None) -> Stream:
         """Return the last layer's vectors; `outputs` turn them into scores."""
+        check_inputs(inputs, self.vocab)
         return self.run(inputs, Context() if ctx is None else ctx)[0]
 
     def logits(self, inputs: Ids, ctx: Context | None = None) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from heddle.core import Config, ConfigError, DamageError, UsageError, settings
+from heddle.core import Config, ConfigError, DamageError, UsageError, brief, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
@@ -101,7 +101,7 @@ class Model(Module, ABC):
         raise self._no_source()
 
     def _no_source(self) -> UsageError:
-        return UsageError(f"source: want none, for {self.config.noun} has no encoder to read it")
+        return UsageError(f"source: want none, because {self.config.noun} has no encoder to read it")
 
     @abstractmethod
     def logits(self, inputs: Ids, ctx: Context | None = None) -> Tensor:
@@ -233,6 +233,21 @@ def _share(model: Module, share: str, of: str) -> None:
     setattr(model.get_submodule(owner), name, model.get_parameter(of))
 
 
+def check_inputs(inputs: object, vocab: int | None) -> None:
+    """Refuse what is no batch of ids. Only on a CPU are their values seen without waiting, and not while compiling."""
+    if vocab is None or torch.compiler.is_compiling():
+        return
+    if not isinstance(inputs, Tensor):
+        raise UsageError(f"model: want ids as a tensor, such as torch.tensor([[1, 2, 3]]), got {brief(inputs)}")
+    if inputs.dim() != 2 or inputs.is_floating_point() or inputs.dtype == torch.bool:
+        shape, dtype = tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")
+        raise UsageError(f"model: want whole numbers of shape (batch, length), got {dtype} of shape {shape}")
+    if inputs.device.type == "cpu" and inputs.numel() and type(inputs) is Tensor:
+        low, high = int(inputs.min()), int(inputs.max())
+        if low < 0 or high >= vocab:
+            raise UsageError(f"model: want ids from 0 to {vocab - 1}, got {low if low < 0 else high}")
+
+
 def max_positions(module: nn.Module) -> int | None:
     """Return the largest number of positions that every module supports; None: no limit."""
     found = [m.max_length for m in module.modules() if isinstance(m, Module) and m.max_length is not None]
@@ -254,6 +269,7 @@ class AutoregressiveModel(Model, ABC):
 
     def forward(self, inputs: Ids, ctx: Context | None = None) -> Stream:
         """Return the last layer's vectors; `head` turns them into logits."""
+        check_inputs(inputs, self.vocab)
         return self.run(inputs, Context() if ctx is None else ctx)[0]
 
     def logits(self, inputs: Ids, ctx: Context | None = None) -> Float[Tensor, "batch length vocab"]:

@@ -2,12 +2,12 @@
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
-from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, override, part, replace
+from heddle.core import ConfigError, UsageError, check_at_least, decode_value, fields_of, hint, override, part, replace
 from heddle.models.narang import CORRECTED, DEPTHS, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.presets import transformers
@@ -17,6 +17,7 @@ from heddle.models.presets.mixture_of_experts import mixtral, switch
 from heddle.models.presets.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
 from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
 
+SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "head_width", "vocab", "context", "experts")
 DERIVED_SIZES = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_width")}
 
 
@@ -47,6 +48,7 @@ class Preset:
                 raise ConfigError.unknown(name, name, self.option_names)
         hints = typing.get_type_hints(self.make)
         options = {name: decode_value(hints[name], _number(value), name) for name, value in options.items()}
+        _check_sizes(options)
         # a size that is derived from another is dropped when that one changes
         stale = {inner for outer, inners in DERIVED_SIZES.items() if outer in options for inner in inners}
         made = self.make(**{name: value for name, value in self.options.items() if name not in stale} | options)
@@ -186,6 +188,11 @@ def build(name: str, seed: int = 0, **options: int | float | bool | str) -> Mode
     return preset(name).config(**options).build(int(seed))
 
 
+def _check_sizes(options: Mapping[str, Any]) -> None:
+    """Refuse a size that leaves nothing."""
+    check_at_least(1, **{name: options[name] for name in SIZES if name in options})
+
+
 def _number(value: Any) -> Any:
     """Return a number of another library, such as NumPy's, as Python's own."""
     if isinstance(value, bool):
@@ -235,6 +242,7 @@ class PresetConfig(ModelConfig):
                 PRESETS[self.name].config(**{name: value})  # refuses it by name
         if twice := self.dials.keys() & {"name", *self.sizes}:
             raise ConfigError(f"dials.{min(twice)}", want=f"the field {min(twice)} itself", got=self.dials[min(twice)])
+        _check_sizes(fields_of(self))
         if self.dials or self.edits:
             self.expand()  # so that errors are reported here
 

@@ -53,7 +53,7 @@ def make_constraints(
             raise ConfigError(name, want="a text" if name != "schema" else "a text or a dict", got=value)
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise ConfigError(named[1], f"cannot be combined with {named[0]}")
+        raise ConfigError(named[1], f"cannot be combined with `{named[0]}`")
     chosen: GrammarConfig | None = None
     if regex is not None:
         chosen = RegexGrammar(pattern=regex)

@@ -103,7 +103,7 @@ def evaluate(
     refusal = "evaluate: want a language model; translate --reference measures an encoder-decoder, score an encoder"
     model = require(model, LanguageModel, UsageError(refusal))
     if carry and (window, stride) != (None, None):
-        raise UsageError("carry: cannot be combined with window or stride")
+        raise UsageError("carry: cannot be combined with `window` or `stride`")
     if isinstance(texts, Shards) and texts.loss_mask is not None:
         return evaluate_chats(model, tokenizer, _stored_chats(texts, tokenizer), window, stride, carry)
     windows = None if carry else scoring_windows(model, window, stride)

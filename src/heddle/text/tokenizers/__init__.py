@@ -4,6 +4,7 @@ from heddle.text.tokenizers.algorithms import (
     BpeTokenizer,
     ByteTokenizer,
     CharacterTokenizer,
+    PretrainedTokenizer,
     TokenizerConfig,
     UnigramTokenizer,
     WordPieceTokenizer,

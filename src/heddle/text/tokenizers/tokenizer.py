@@ -17,7 +17,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from heddle.core import DataError, UsageError, first_line, hint
+from heddle.core import DataError, UsageError, brief, first_line, hint
 from heddle.core.system import parse_json, parse_table, read_text, write_json
 from heddle.text.tokenizers.chunks import METASPACE, ChunkBoundaries, chunk_boundaries, split_into_chunks
 from heddle.text.tokenizers.special_tokens import (
@@ -79,6 +79,8 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text, without special tokens."""
         ids: list[int] = []
+        if not isinstance(text, str):  # callers may have no type checker
+            raise UsageError(f"encode: want a text, got {brief(text)}")
         with catch_panics([text]):
             if self._is_plain_bytes:
                 return list(text.encode())
@@ -294,8 +296,10 @@ def catch_panics(texts: Sequence[str]) -> Iterator[None]:
     """Turn the library's panics, and its errors about lone surrogates, into errors of one line."""
     try:
         yield
-    except (TypeError, UnicodeEncodeError):
+    except (TypeError, AttributeError, UnicodeEncodeError):
         for text in texts:
+            if not isinstance(text, str):
+                raise UsageError(f"encode: want texts, got {brief(text)} among them") from None
             refuse_surrogates(text)
         raise
     except BaseException as error:

@@ -4,10 +4,12 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 
+from heddle.checkpoints import BASE, FrozenWeights
 from heddle.checkpoints.store import Checkpoint, Snapshot
 from heddle.core import ConfigError, EnvironmentFault
 from heddle.core.system import Hardware
@@ -62,6 +64,7 @@ class Trainer:
     texts: Mapping[str, str]  # small files that every checkpoint carries
     data: list[str]  # fingerprints of what it is trained on
     held_out: str | None = None  # checksum of the text that is held out
+    frozen: FrozenWeights | None = None  # what checkpoints leave out
     callbacks: list[Callback] = field(default_factory=list)
     step: int = 0
     saved: int = 0  # the step of the last checkpoint
@@ -137,13 +140,14 @@ class Trainer:
     def snapshot(self) -> Snapshot:
         """Return everything that is needed to resume exactly here; all processes must call it together."""
         step = self.take_step
+        stored = (lambda weights: weights) if self.frozen is None else self.frozen.without
         tensors: dict[str, Mapping[str, torch.Tensor]] = {
-            "model": self.model.weights(),
+            "model": stored(self.model.weights()),
             "optimizer": step.optimizers.tensors(),
             "guard": step.guard.tensors(),
         }
         if step.average is not None:
-            tensors["average"] = step.average.weights
+            tensors["average"] = stored(step.average.weights)
         if any(step.carried):
             tensors["carried"] = _flatten_states(step.carried, step.processes)
         state = {
@@ -153,12 +157,14 @@ class Trainer:
             "held_out": self.held_out,
             "callbacks": {c.saved_as: c.state() for c in self.callbacks if c.saved_as},
         }
+        if self.frozen is not None:
+            state[BASE] = self.frozen.reference.to_state()
         return Snapshot(self.step, tensors, state, self.texts, self.metric)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Resume from a checkpoint."""
+    def restore(self, checkpoint: Checkpoint, frozen: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
+        """Resume from a checkpoint, with the frozen weights that it leaves out."""
         step = self.take_step
-        self.model.load_weights(checkpoint.tensors("model"))
+        self.model.load_weights({**frozen, **checkpoint.tensors("model")})
         step.optimizers.load(checkpoint.tensors("optimizer"))
         step.guard.load(checkpoint.tensors("guard"))
         if step.average is not None:
