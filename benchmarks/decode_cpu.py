@@ -64,7 +64,7 @@ def ours(path: Path | None, weights: str) -> LM:
 
 def writing(lm: LM, prompt: list[int], compile: str) -> Write:
     """Return what writes so many tokens, whatever they are."""
-    never = {id: -math.inf for id in (() if lm.roles is None else lm.roles.ends)}
+    never = {id: -math.inf for id in (() if lm.special_tokens is None else lm.special_tokens.ends)}
 
     def write(tokens: int) -> float:
         return timed(lambda: lm.generate_ids([prompt], max_tokens=tokens, compile=compile, bias=never))

@@ -39,10 +39,10 @@ def test_text_is_the_text_of_the_ids_of_the_source(lm: LM) -> None:
 
 
 def test_a_language_model_has_beams_too(writer: LM) -> None:
-    generation = GenerationConfig(max_tokens=6, choice=BeamSearch(beams=3, length_penalty=0.5)).with_special_tokens(
+    generation = GenerationConfig(max_tokens=6, strategy=BeamSearch(beams=3, length_penalty=0.5)).with_special_tokens(
         TOKENIZER.end, (TOKENIZER.end,)
     )
-    (best,) = search(writer.model, [Request(writer.tokenizer.opened("the"))], generation)[0]
+    (best,) = search(writer.model, [Request(writer.tokenizer.encode_prompt("the"))], generation)[0]
     assert writer.generate("the", max_tokens=6, beams=3, length_penalty=0.5) == TOKENIZER.decode(best.ids)
 
 
@@ -58,7 +58,7 @@ def test_logits_are_those_of_the_decoder_given_the_source(lm: LM) -> None:
 def test_a_score_is_the_sum_over_the_target_given_the_source(lm: LM) -> None:
     texts, sources = ["das", "ein Hund"], ["the", "a dog sees"]
     for scored, text, source in zip(lm.score(texts, source=sources), texts, sources, strict=True):
-        row = lm.tokenizer.opened(text)
+        row = lm.tokenizer.encode_prompt(text)
         probs = lm.logits([row[:-1]], source=[lm.tokenizer.source(source)]).log_softmax(-1)[0]
         wanted = probs[torch.arange(len(row) - 1), torch.tensor(row[1:])].sum()
         assert scored.logprob == pytest.approx(float(wanted), abs=1e-3)

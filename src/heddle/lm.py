@@ -48,13 +48,13 @@ class Origin:
     path: Path | None = None
     kind: str = "built here"
     settings: Mapping[str, Any] = field(default_factory=dict)  # the config of the run, or of its publishers, as saved
-    roles: SpecialTokens | None = None
+    special_tokens: SpecialTokens | None = None
     template: str | None = None  # chat template
-    ours: bool = True  # a heddle run, or built here
+    is_heddle: bool = True  # a heddle run, or built here
     held_out: str | None = None  # checksum of the text that was held out in training
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Describe the model and its path."""
         return self.kind if self.path is None else f"{self.path}, {self.kind}"
 
@@ -68,11 +68,11 @@ class LM:
     def __init__(self, model: Model, tokenizer: Tokenizer | None, origin: Origin | None = None) -> None:
         self.model, self._tokenizer = model, tokenizer
         self.origin = Origin() if origin is None else origin
-        self.roles = self.origin.roles if tokenizer is None else tokenizer.special_tokens
+        self.special_tokens = self.origin.special_tokens if tokenizer is None else tokenizer.special_tokens
 
     def __repr__(self) -> str:
         """Describe the model and its origin."""
-        return f"<LM of {count_parameters(self.model):,} parameters: {self.origin.words}>"
+        return f"<LM of {count_parameters(self.model):,} parameters: {self.origin.description}>"
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -86,7 +86,7 @@ class LM:
         return self._tokenizer
 
     @property
-    def predictor(self) -> AutoregressiveModel:
+    def autoregressive_model(self) -> AutoregressiveModel:
         """Return the model as an autoregressive one; refuse an encoder."""
         refusal = UsageError("want an autoregressive model; an encoder only scores and embeds texts")
         return require(self.model, AutoregressiveModel, refusal)
@@ -107,7 +107,7 @@ class LM:
         decoding); a draft speeds it up (speculative decoding). An encoder-decoder takes the text as its source. The
         samples of a text are side by side in the list.
         """
-        generator = self.writer(draft)
+        generator = self.text_generator(draft)
         config = generator.generation_config(options)
         if isinstance(prompt, str) and config.samples > 1:
             raise UsageError("samples: want 1 for a single prompt; pass a list of prompts for several")
@@ -124,22 +124,18 @@ class LM:
         """
         rows, config = as_id_rows("generate_ids", prompts), self._ids_config(options)
         if self.model.reads_source:
-            start = () if self.roles is None else self.roles.decoder_start
-            return generate(self.predictor, [start] * len(rows), config, rows)
-        return generate(self.predictor, rows, config)
+            start = () if self.special_tokens is None else self.special_tokens.decoder_start
+            return generate(self.autoregressive_model, [start] * len(rows), config, rows)
+        return generate(self.autoregressive_model, rows, config)
 
     def _ids_config(self, options: GenerationOptions) -> GenerationConfig:
         for name in ("stop", "rules", "draft"):
             if name in options:
-                raise UsageError(f"{name}: only used by lm.generate, which generates text")
+                raise UsageError(f"{name}: not supported by generate_ids; use lm.generate")
         if self._tokenizer is not None:
-            return with_special_tokens(self.writer().generation_config(options), self._tokenizer)
-        config = generation_config(options)
-        return (
-            config
-            if self.roles is None
-            else config.with_special_tokens(self.roles.begin, self.roles.ends, self.roles.never)
-        )
+            return with_special_tokens(self.text_generator().generation_config(options), self._tokenizer)
+        config, special = generation_config(options), self.special_tokens
+        return config if special is None else config.with_special_tokens(special.begin, special.ends, special.never)
 
     def stream(
         self,
@@ -151,10 +147,10 @@ class LM:
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
         """Yield the text of `generate` chunk by chunk, never half a character."""
-        chunks = self.follow([as_text("stream", prompt)], stop=stop, rules=rules, draft=draft, **options)
+        chunks = self.stream_many([as_text("stream", prompt)], stop=stop, rules=rules, draft=draft, **options)
         return (chunk.text for chunk in chunks if chunk.text)
 
-    def follow(
+    def stream_many(
         self,
         prompts: Sequence[str],
         *,
@@ -164,16 +160,16 @@ class LM:
         **options: Unpack[GenerationOptions],
     ) -> Iterator[TextChunk]:
         """Yield the text of each row as soon as it is certain, and with its last chunk why it ended."""
-        generator = self.writer(draft)
+        generator = self.text_generator(draft)
         config = generator.generation_config(options)
-        return generator.stream(generator.requests(as_texts("follow", prompts), config, rules), config, stop)
+        return generator.stream(generator.requests(as_texts("stream_many", prompts), config, rules), config, stop)
 
-    def writer(self, draft: "LM | Draft | None" = None) -> TextGenerator:
+    def text_generator(self, draft: "LM | Draft | None" = None) -> TextGenerator:
         """Return a text generator of the model; a draft may be another model of the same tokenizer."""
         if isinstance(draft, LM):
             if draft.tokenizer.fingerprint != self.tokenizer.fingerprint:
                 raise UsageError("draft: want a model with the same tokenizer, got one with another")
-            draft = ModelDraft(model=draft.predictor)
+            draft = ModelDraft(model=draft.autoregressive_model)
         if draft is not None and not isinstance(draft, Draft):
             raise UsageError(f"draft: want a model, or a draft such as heddle.LookupDraft(), got {brief(draft)}")
         return text_generator(self.model, self.tokenizer, draft)
@@ -188,7 +184,7 @@ class LM:
         if path is None:
             raise UsageError("save: want a folder, got None")
         with system_faults(path):
-            save_run(self.model, self._tokenizer, self.origin.template, Path(path), self.origin.words)
+            save_run(self.model, self._tokenizer, self.origin.template, Path(path), self.origin.description)
         return Path(path)
 
     @overload
@@ -254,20 +250,20 @@ class LM:
 
     def _check_ids(self, ids: Sequence[int]) -> Sequence[int]:
         if self.model.can_generate:
-            return check_prompt(self.predictor, ids)
+            return check_prompt(self.autoregressive_model, ids)
         return list(check_encoder_input(self.model, ids).tolist())
 
     def _source_context(self, source: Sequence[Sequence[int]] | None, rows: int) -> Context:
         """Return the context of a forward pass: with the encoded sources, if the model reads any."""
         if not self.model.reads_source:
             if source is not None:
-                raise UsageError("logits: want no source, because this model is no encoder-decoder")
+                raise UsageError("logits: source is only used by an encoder-decoder")
             return Context()
         if source is None or len(source) != rows:
             found = "none" if source is None else str(len(source))
-            want = f"source=[[...]] with {rows} rows of ids, for an encoder-decoder"
+            want = f"source=[[...]] with {rows} rows of ids, because the model is an encoder-decoder"
             raise UsageError(f"logits: want {want}, got {found}")
-        read = [check_source(self.predictor, row) for row in source]
+        read = [check_source(self.autoregressive_model, row) for row in source]
         return Context(memory=self.model.encode(*pad_rows(read, next(self.model.parameters()).device)))
 
     @torch.no_grad()
@@ -294,9 +290,9 @@ class LM:
     def _ids(self, text: str) -> Sequence[int]:
         """Return the ids of a text to embed."""
         if self.model.reads_source:
-            return check_source(self.predictor, self.tokenizer.source(text))
+            return check_source(self.autoregressive_model, self.tokenizer.source(text))
         if not self.model.can_generate:
-            return self._check_ids(self.tokenizer.whole(text))
+            return self._check_ids(self.tokenizer.encode_with_special_tokens(text))
         return self._check_ids([*self.tokenizer.special_tokens.document_start, *self.tokenizer.encode(text)])
 
     def _vectors(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -78,7 +78,7 @@ def test_gpt_goes_in_and_out_with_its_own_words(tmp_path: Path) -> None:
     new = words.decode(want[0, given["input_ids"].shape[1] :])
     for place in (tmp_path, "runs/one", "out"):
         lm = heddle.load(place)
-        assert lm.roles is not None and lm.roles.end == words.unk_token_id  # it has no end of its own
+        assert lm.special_tokens is not None and lm.special_tokens.end == words.unk_token_id  # it has no end of its own
         assert lm.generate(text, max_tokens=20).strip() == new.strip()
 
 
@@ -141,7 +141,7 @@ def test_a_folder_becomes_a_run_and_back(tokenizer: Tokenizer, tmp_path: Path) -
     assert json.loads(Path("out/config.json").read_text())["dtype"] == "bfloat16"
     assert main(["convert", "out", "again"]) == 0
     first, second = heddle.load("out"), heddle.load("again")
-    assert (first.origin.ours, second.origin.ours) == (False, True)
+    assert (first.origin.is_heddle, second.origin.is_heddle) == (False, True)
     assert second.origin.template == TEMPLATE
     assert second.roles == first.roles
     assert second.generate("the cat", max_tokens=9) == first.generate("the cat", max_tokens=9)
@@ -213,7 +213,7 @@ def test_a_card_tells_data_budget_scores_and_licence(tmp_path: Path) -> None:
         (["runs/one", "out", "--family", "lama"], "did you mean 'llama'?"),
         (
             ["runs/one", "out", "--family", "llama"],
-            "llama: cannot express this model: it wants a part like gated_feed_forward",
+            "llama: cannot express this model: it needs a part like gated_feed_forward",
         ),
         (["runs/one", "out", "--dtype", "float3"], "dtype"),
         (["package:no-such-thing-here", "out"], "no such package is installed"),
@@ -306,6 +306,6 @@ def test_adapters_are_not_handed_on_without_weights_that_learned_beside_them(
     assert main(["train", "finetune", *words, "unfrozen=[embedding.*]"]) == 0
     capsys.readouterr()
     assert main(["convert", "runs/tuned", "adapter", "--to", "peft"]) == 2
-    assert "unfrozen weights were trained beside the adapters" in capsys.readouterr().err.splitlines()[-1]
+    assert "the run also trained base weights" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("adapter").exists()
     assert main(["convert", "runs/tuned", "whole", "--to", "hf"]) == 0

@@ -75,7 +75,7 @@ def test_a_line_of_a_megabyte_is_done(here: Path, capfdbinary: pytest.CaptureFix
 def test_errors_are_learnt_once_and_used_again(here: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     (here / "pairs.txt").write_text("people: peopel peple\nweather: wether\n")
     out, err = say(capfdbinary, "--pairs", "pairs.txt", "--learn", "errors.json")
-    assert out == b"" and re.fullmatch(r"errors.json: \d+ edits of \d+ pieces of words\n", err)
+    assert out == b"" and re.fullmatch(r"errors.json: \d+ edits for \d+ letter sequences\n", err)
     (here / "text.txt").write_text("wether\n")
     for pairs in ("pairs.txt", "errors.json"):
         assert say(capfdbinary, "text.txt", "--words", "words.txt", "--no-model", "--pairs", pairs)[0] == b"weather\n"

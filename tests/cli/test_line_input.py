@@ -32,7 +32,7 @@ def test_bad_lines_are_told_and_the_rest_is_read(tmp_path: Path, capsys: pytest.
 def test_a_line_without_end_is_refused_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(line_input, "LONGEST", 100)
+    monkeypatch.setattr(line_input, "MAX_LINE_BYTES", 100)
     path = tmp_path / "text"
     path.write_text("x" * 100 + "\r\n" + "y" * 101 + "\n" + "z" * 1000 + "\nend\n" + "w" * 1000)
     line_errors = LineErrors()

@@ -86,9 +86,7 @@ def test_a_file_in_place_is_scored_twice_and_never_loses_a_line(
     assert Path(path).read_text() == once
     Path(path).write_text(once + "no list\n")
     assert main(["rescore", path, "-m", run, "--scored", path]) == 2
-    assert (
-        capsys.readouterr().err.splitlines()[-1].endswith("left as it was, since some of its own lines would be lost")
-    )
+    assert capsys.readouterr().err.splitlines()[-1].endswith("because it is also the input and has invalid lines")
     assert Path(path).read_text() == once + "no list\n"
 
 

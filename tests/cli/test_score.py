@@ -132,7 +132,7 @@ def test_an_encoder_decoder_is_given_sources_line_by_line(
     (here / "pairs.jsonl").write_text('{"text": "das", "source": "the"}\n{"text": "das"}\n')
     found, err = scored(capsys, "pairs.jsonl", code=1)
     assert found[0]["logprob"] == pytest.approx(wanted[0].logprob, abs=1e-4)
-    assert "pairs.jsonl:2: score: want source" in err
+    assert "pairs.jsonl:2: score: an encoder-decoder needs source" in err
 
 
 def test_files_of_unequal_length_are_told(pairs: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,9 @@ def test_lines_come_out_in_order_and_blank_ones_stay(capsys: pytest.CaptureFixtu
     code, out, err = run_translate(capsys, "lines.txt")
     lm = heddle.load("pairs", device="cpu")
     wanted = [
-        " ".join(lm.generate(line, max_tokens=9, beams=2, length_penalty=1.0, stretch=2.0).split()) if line else ""
+        " ".join(lm.generate(line, max_tokens=9, beams=2, length_penalty=1.0, max_length_ratio=2.0).split())
+        if line
+        else ""
         for line in LINES
     ]
     assert (code, err) == (0, "") and out.splitlines() == wanted

@@ -196,7 +196,7 @@ VERBS = {
     GENERATE + "--grammar nosuch.lark": "nosuch.lark: no such file",
     GENERATE + "--bias x": "--bias: want a token and a number, such as ' word=-5', got 'x'",
     GENERATE + "--logprobs 2": "--logprobs requires --json",
-    GENERATE + "--cache big": "--cache: want full or quantised, got 'big'",
+    GENERATE + "--cache big": "--cache: want full or quantized, got 'big'",
     GENERATE + "--compile yes": "--compile: want one of auto, on, off, got 'yes'",
     GENERATE + "--draft nosuch": "'nosuch'",
     GENERATE + "--batch 0": "--batch: want at least 1, got '0'",

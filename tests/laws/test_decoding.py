@@ -28,10 +28,10 @@ CASES = [case for case in cases() + pairs() if case.stepwise]
 ROWS: list[Row] = [([1, 2, 3], [7, 3, 9, 1]), ([4], [5]), ([5, 6, 0, 8, 2, 2], [2, 2, 8, 4, 1, 6, 3])]
 LENGTH = 6
 DRAW = MultinomialSampling(temperature=1.3, top_k=VOCAB - 1, top_p=0.98, seed=7)
-BOLD = GenerationConfig(max_tokens=LENGTH, choice=DRAW)
+BOLD = GenerationConfig(max_tokens=LENGTH, strategy=DRAW)
 GREEDY = GenerationConfig(max_tokens=LENGTH)
 BEAMS = BeamSearch(beams=3, length_penalty=0.6)
-WIDE = GenerationConfig(max_tokens=3, stop=(3,), choice=BEAMS, samples=2)
+WIDE = GenerationConfig(max_tokens=3, stop=(3,), strategy=BEAMS, samples=2)
 
 
 def opened(case: Case, seed: int = 0) -> AutoregressiveModel:
@@ -69,7 +69,7 @@ def reread(model: AutoregressiveModel, row: Row, config: GenerationConfig) -> li
     for _ in range(config.max_tokens):
         scores = read(model, (prompt, source))[-1:]
         past = sampling.hash_ids(prompt, source if isinstance(model, EncoderDecoder) else None)
-        prompt.append(int(config.choice.choose(scores, [RowPosition(0, len(prompt), past)])))
+        prompt.append(int(config.strategy.choose(scores, [RowPosition(0, len(prompt), past)])))
     return prompt[len(row[0]) :]
 
 
@@ -104,10 +104,10 @@ def beams_batched_are_beams_alone(model: AutoregressiveModel) -> None:
 
 def seeded_sampling_repeats(model: AutoregressiveModel) -> None:
     """The same seed gives the same ids, another seed others, and the stream is the list."""
-    wild = replace(BOLD, choice=replace(DRAW, temperature=30.0))  # at which even a very sure model has a choice
+    wild = replace(BOLD, strategy=replace(DRAW, temperature=30.0))  # at which even a very sure model has a choice
     first = write(model, ROWS, wild)
     assert write(model, ROWS, wild) == first
-    assert write(model, ROWS, replace(wild, choice=replace(DRAW, temperature=30.0, seed=8))) != first
+    assert write(model, ROWS, replace(wild, strategy=replace(DRAW, temperature=30.0, seed=8))) != first
     prompt, source = ROWS[0]
     assert list(stream(model, prompt, wild, source if isinstance(model, EncoderDecoder) else None)) == first[0]
 
@@ -125,14 +125,14 @@ def one_beam_is_greedy(model: AutoregressiveModel) -> None:
     """Beam search of width 1 takes the best token each time, and ends where greedy does."""
     stop = (write(model, ROWS[:1], GREEDY)[0][2],)
     config = replace(GREEDY, stop=stop)
-    narrow = replace(config, choice=BeamSearch(beams=1))
+    narrow = replace(config, strategy=BeamSearch(beams=1))
     found = search(model, make_requests([prompt for prompt, _ in ROWS], sources(model, ROWS)), narrow)
     assert [best.ids for (best,) in found] == write(model, ROWS, config)
 
 
 def full_width_is_exhaustive(model: AutoregressiveModel) -> None:
     """With as many beams as there are sequences, beam search lists them all, in the order of their scores."""
-    config = replace(WIDE, max_tokens=2, choice=replace(BEAMS, beams=VOCAB * VOCAB), samples=VOCAB * VOCAB)
+    config = replace(WIDE, max_tokens=2, strategy=replace(BEAMS, beams=VOCAB * VOCAB), samples=VOCAB * VOCAB)
     (found,) = search(model, make_requests([ROWS[0][0]], sources(model, ROWS[:1])), config)
     wanted = every_pair(model, ROWS[0], config)
     assert len(found) == len(wanted)

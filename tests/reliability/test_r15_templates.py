@@ -193,7 +193,7 @@ def test_hostile_templates_run_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("flags", [(), ("-O",)], ids=["plain", "optimised"])
+@pytest.mark.parametrize("flags", [(), ("-O",)], ids=["plain", "optimized"])
 def test_every_hostile_template_runs_nothing(flags: tuple[str, ...], tmp_path: Path) -> None:
     templates = [source.replace("CANARY", str(tmp_path / "canary")) for source in [*ESCAPES, *GROWTH]]
     check(templates, elsewhere(templates, tmp_path, *flags), tmp_path / "canary")

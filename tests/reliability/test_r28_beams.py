@@ -59,7 +59,9 @@ def everything(model: AutoregressiveModel, request: Request, penalty: float) -> 
 def trial(count: int) -> None:
     right = narrower = 0
     for name, model, request, penalty in models(count):
-        config = GenerationConfig(max_tokens=LENGTH, stop=(END,), choice=BeamSearch(beams=ALL, length_penalty=penalty))
+        config = GenerationConfig(
+            max_tokens=LENGTH, stop=(END,), strategy=BeamSearch(beams=ALL, length_penalty=penalty)
+        )
         ((found,),) = search(model, [request], config)
         ids, best = everything(model, request, penalty)
         assert found.score == pytest.approx(best, abs=1e-9), name
@@ -67,7 +69,7 @@ def trial(count: int) -> None:
         right += 1
         for beams in (1, 2, 4, 16):
             ((narrow,),) = search(
-                model, [request], replace(config, choice=BeamSearch(beams=beams, length_penalty=penalty))
+                model, [request], replace(config, strategy=BeamSearch(beams=beams, length_penalty=penalty))
             )
             assert narrow.score <= best + 1e-9, name
             narrower += narrow.score < best - 1e-9

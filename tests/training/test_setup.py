@@ -92,7 +92,7 @@ def test_changed_data_is_told_on_resume(text: Path, tmp_path: Path) -> None:
     trainer_for(short(text), tmp_path / "run").fit()
     assert "changed" not in said(short(text), tmp_path / "run")[1]
     write_text(text, lines=80, seed=1)
-    assert "changed: the data's files" in said(short(text), tmp_path / "run")[1]
+    assert "the data files changed since the checkpoint" in said(short(text), tmp_path / "run")[1]
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_streams_resumed_with_other_lanes_are_refused_by_name(text: Path, tmp_pa
     trainer_for(config, tmp_path / "run").fit()
     for batch in (8, 2):
         wrong = override(override(config, "training.batch", batch), "rows.lanes", batch)
-        with pytest.raises(ConfigError, match=rf"training\.batch: want 4, as it was.*, got {batch}"):
+        with pytest.raises(ConfigError, match=rf"training\.batch: want 4 when resuming.*, got {batch}"):
             trainer_for(wrong, tmp_path / "run")
 
 
@@ -263,7 +263,7 @@ def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any], match: st
 
 
 def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model\.kind: want encoder_decoder, for pairs"):
+    with pytest.raises(ConfigError, match=r"model\.kind: want encoder_decoder, because rows are pairs"):
         trainer_for(replace(short(text), rows=PairRows()), tmp_path / "run")
 
 
@@ -278,7 +278,7 @@ EARLY: dict[str, tuple[dict[str, Any], str, bool]] = {  # and whether it shows b
     "micro": ({"training__micro_batch": 3}, r"training\.micro_batch: want a divisor", True),
     "objective": ({"objective": {"kind": "sequence"}}, "objective: want an encoder-decoder", False),
     "frozen": ({"frozen": ["nothing.*"]}, r"frozen\.0: want a pattern", False),
-    "reach": ({"model": {"kind": "preset", "name": "gpt2", "context": 16}}, "length 32 is past", False),
+    "reach": ({"model": {"kind": "preset", "name": "gpt2", "context": 16}}, "length 32 exceeds", False),
 }
 
 

@@ -293,9 +293,9 @@ class AdapterSource(Source):
         """Return the base model, which must be on this machine."""
         name = base_model_name(self.path)
         if name is None or not (name.startswith(PACKAGE) or Path(name).exists()):
-            raise UsageError(f"{self.path}: an adapter for {name!r}, which is not here; name its folder in {ADAPTER}")
+            raise UsageError(f"{self.path}: base model {name!r} not found; set base_model_name_or_path in {ADAPTER}")
         if is_adapter(Path(name)):  # itself, perhaps
-            raise UsageError(f"{self.path}: an adapter over another adapter, {name!r}; want one over a model")
+            raise UsageError(f"{self.path}: the base model {name!r} is itself an adapter; want a model")
         return find_source(name)
 
     def describe(self) -> str:

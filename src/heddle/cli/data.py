@@ -52,7 +52,7 @@ def prepare(
     made, template = _tokenizer(tokenizer, corpus)
     with counted("prepare", TerminalConsole(stderr=True)) as advance:
         prepared = write(corpus, made, out, advance, template)
-    print_message(f"{out}: {'as it was, nothing has changed; ' * prepared.reused}documents: {prepared.counter}")
+    print_message(f"{out}: {'up to date; ' * prepared.reused}documents: {prepared.counter}")
     for side in (prepared.train, prepared.valid):
         for folder in (side / "source", side / "target") if prepared.pairs else (side,):
             shards = Shards.open(folder, verify=False)

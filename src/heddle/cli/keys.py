@@ -36,7 +36,7 @@ class Entry:
 
 def explain(words: str) -> Iterator[str]:
     """Yield the lines of help about a key, or about words."""
-    from heddle.core import UsageError, meant
+    from heddle.core import UsageError, did_you_mean
 
     known, words = catalog(), words.strip()
     if not words:
@@ -49,7 +49,7 @@ def explain(words: str) -> Iterator[str]:
     found = [] if places and "." in words else [hit for hit in search(known, words) if hit.name not in shown]
     if not places and not found:
         near = _nearest_key(known, words)
-        more = meant(near) if near else "; `heddle help` lists the topics"
+        more = did_you_mean(near) if near else "; `heddle help` lists the topics"
         raise UsageError(f"help: no key is called {words!r}, and no sentence has these words{more}")
     yield from _results(words, found, beside=bool(places))
 

@@ -12,7 +12,7 @@ from typing import IO, Any, TypeVar, final
 
 from heddle.cli.terminal import is_terminal, note
 
-LONGEST = 1 << 24  # bytes of a line
+MAX_LINE_BYTES = 1 << 24  # bytes of a line
 STDIN = "standard input"
 BAD_LINES = 1  # exit code if some lines could not be used
 
@@ -172,9 +172,9 @@ def _raw(stream: IO[bytes], file: str) -> Iterator[bytes]:
             lines = decoded(stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream))  # type: ignore[arg-type]
         while True:
             with read_faults():
-                raw = line = lines.readline(LONGEST + 2)  # and its line break
+                raw = line = lines.readline(MAX_LINE_BYTES + 2)  # and its line break
                 while raw and not raw.endswith(b"\n"):
-                    raw = lines.readline(LONGEST)
+                    raw = lines.readline(MAX_LINE_BYTES)
             if not line:
                 return
             yield line
@@ -186,8 +186,8 @@ def _text(raw: bytes) -> str:
     from heddle.core import DataError
 
     line = raw.removesuffix(b"\n").removesuffix(b"\r")
-    if len(line) > LONGEST:
-        raise DataError(f"want at most {LONGEST:,} bytes in a line, found more")
+    if len(line) > MAX_LINE_BYTES:
+        raise DataError(f"want at most {MAX_LINE_BYTES:,} bytes in a line, found more")
     try:
         return line.decode()
     except UnicodeDecodeError as error:

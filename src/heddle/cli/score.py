@@ -53,19 +53,19 @@ def score(  # noqa: PLR0913 - the options are the contract
         ),
     ] = "-",
     model: Model = None,
-    by: Annotated[Unit, typer.Option(help="The unit of each line of output.")] = Unit.SENTENCE,
+    by: Annotated[Unit, typer.Option(help="Write one line per token, word or sentence.")] = Unit.SENTENCE,
     source: Annotated[
         str | None, typer.Option(help="For an encoder-decoder: the file of the sources, one per line.")
     ] = None,
-    records: Annotated[bool, typer.Option("--records", help="The file is JSON lines, whatever its name.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Read JSON lines, whatever the extension.")] = False,
     window: Annotated[int | None, typer.Option(help="Sliding window in tokens. Default: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Stride of the window in tokens. Default: half a window.")] = None,
     hide: Annotated[
         MaskScope,
-        typer.Option(help="For an encoder: mask the scored token, also the rest of its word, or the whole word."),
+        typer.Option(help="For an encoder: mask the scored token, also the rest of its word, or all of it."),
     ] = MaskScope.TOKEN,
     spaces: Annotated[
-        SpacePlacement, typer.Option(help="With --by word: which whitespace belongs to a word.")
+        SpacePlacement, typer.Option(help="With --by word: count the whitespace before or after a word as part of it.")
     ] = SpacePlacement.BEFORE,
     device: Device = "auto",
     weights: Weights = "auto",

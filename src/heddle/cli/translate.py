@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from heddle.lm import LM
     from heddle.tasks.generation import CandidateRanking, Translation, Translator
 
-STRETCH = 2.0  # new tokens per source token, at most
+MAX_LENGTH_RATIO = 2.0  # new tokens per source token, at most
 Options = dict[str, Any]  # command-line options; None: not given
 Method = tuple["GenerationConfig", "CandidateRanking"]  # how to generate candidates, and how to rank them
 
@@ -49,7 +49,7 @@ def translate(  # noqa: PLR0913 - the options are the contract
     ] = None,
     groups: Annotated[int | None, typer.Option(help="Groups of diverse beam search.")] = None,
     diversity: Annotated[
-        float | None, typer.Option(help="Penalty of a token that another group chose in this step.")
+        float | None, typer.Option(help="Diversity penalty of a token, per earlier group that chose it in this step.")
     ] = None,
     samples: Annotated[int | None, typer.Option(help="With --choose mbr: number of samples. Default: 32.")] = None,
     utility: Annotated[
@@ -112,7 +112,7 @@ def _beam_search(search_options: Options, sampling_options: Options, n_best: int
     if not 1 <= n_best <= beams:
         raise ConfigError("n_best", want=f"1 to the {beams} beams", got=n_best)
     default = {"length_penalty": 1.0} if beams > 1 and search_options["length_penalty"] is None else {}
-    amounts = {"samples": n_best, "max_tokens": max_tokens, "stretch": STRETCH}
+    amounts = {"samples": n_best, "max_tokens": max_tokens, "max_length_ratio": MAX_LENGTH_RATIO}
     options: Any = {**search_options, **default, **amounts, "beams": beams}
     return generation_config(options), SearchOrder()
 
@@ -131,7 +131,9 @@ def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_be
     if not 1 <= n_best <= options["samples"]:
         raise ConfigError("n_best", want=f"1 to the {options['samples']} samples", got=n_best)
     choice = MultinomialSampling(temperature=options["temperature"], seed=options["seed"])
-    config = GenerationConfig(max_tokens=max_tokens, choice=choice, samples=options["samples"], stretch=STRETCH)
+    config = GenerationConfig(
+        max_tokens=max_tokens, strategy=choice, samples=options["samples"], max_length_ratio=MAX_LENGTH_RATIO
+    )
     return config, MinimumBayesRisk(similarity_named(options["utility"]))
 
 
@@ -142,12 +144,12 @@ def _check_case(reference: Path | None, lowercase: bool) -> None:
         raise UsageError("--lowercase requires --reference")
 
 
-def _refuse(options: Options, meant: Selection) -> None:
+def _refuse(options: Options, required: Selection) -> None:
     from heddle.core import UsageError
 
     for name, value in options.items():
         if value is not None:
-            raise UsageError(f"--{name.replace('_', '-')} is only used with --choose {meant}")
+            raise UsageError(f"--{name.replace('_', '-')} is only used with --choose {required}")
 
 
 def _task(lm: "LM", method: Method, batch: int, file: str) -> "Translator":

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from heddle.cli.generation_options import RENAMED
-
 if TYPE_CHECKING:
     from heddle.core import HeddleError
 
@@ -50,13 +48,13 @@ def parser_message(error: typer.BadParameter, command: TyperGroup, words: Sequen
 
 def _option_message(option: str, message: str, details: Mapping[str, Any]) -> str:
     """Name an option that there is not, and the nearest by its letters, or one whose value is missing."""
-    from heddle.core import meant, nearest
+    from heddle.core import did_you_mean, nearest
 
     if "possibilities" not in details:
         return f"{option}: {'want a value, got none' if 'requires' in message else 'takes no value'}"
     names = {name.lstrip("-"): name for name in details["possibilities"] or ()}
     near = nearest(option.lstrip("-"), names)
-    return f"no such option: {option}{meant(names[near]) if near else ''}"
+    return f"no such option: {option}{did_you_mean(names[near]) if near else ''}"
 
 
 def _value_message(message: str, opts: Sequence[str], words: Sequence[str]) -> str | None:
@@ -95,7 +93,7 @@ def typed_names(error: "HeddleError", command: TyperCommand | TyperGroup, words:
     from heddle.core import ConfigError
 
     named = [(str(param.name).rstrip("_"), max(param.opts, key=len)) for param in _command(command, words).params]
-    options = {RENAMED.get(name, name): option for name, option in named if option.startswith("-")}
+    options = {name: option for name, option in named if option.startswith("-")}
     message = str(error)
     field = error.field if isinstance(error, ConfigError) else message.partition(": ")[0]
     name, _, inner = field.partition(".")

@@ -40,7 +40,7 @@ def _options(
     trust_run: Annotated[
         bool,
         typer.Option(
-            "--trust-run", help="Run the code that a run brings, for this once.", callback=_trust, expose_value=False
+            "--trust-run", help="Run the code that a run stores, this time only.", callback=_trust, expose_value=False
         ),
     ] = False,
 ) -> None:

@@ -56,7 +56,7 @@ def find_tokenizer(config: RunConfig, folder: Path, init: Source | None, found: 
         try:
             tokenizer = with_control_tokens(config).train(texts)
         except ConfigError as error:
-            raise error.inside("tokenizer") from None
+            raise error.with_prefix("tokenizer") from None
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     return tokenizer
@@ -166,7 +166,7 @@ def prepare_data(
         try:
             made.append(_prepared(corpus, tokenizer, folder.parent / CACHE, on_progress, template, known))
         except ConfigError as error:
-            raise error.inside(path) from None
+            raise error.with_prefix(path) from None
         template = made[0].template or template
     if template is not None and template != load_template(folder):
         write_text(folder / TEMPLATE, template)

@@ -129,11 +129,11 @@ def _refuse_damage(path: Path, config: RunConfig, saved: tuple[dict[str, Any], s
     """Refuse a config that is not as it was written, by the fields that differ from the checkpoint's."""
     fix = "if the edit is yours, delete the key checksum"
     if saved is None:
-        raise DamageError(f"{path}: changed since it was written: its checksum does not fit; {fix}")
+        raise DamageError(f"{path}: checksum mismatch: changed since it was written; {fix}")
     for change in diff(decode(RunConfig, saved[0]), config):
         if not any(change.path == one or change.path.startswith(f"{one}.") for one in given):
             raise DamageError(
-                f"{path}: {change.path}: want {change.before}, as {saved[1]} has it, found {change.after}; "
+                f"{path}: {change.path}: want {change.before}, the value in {saved[1]}, found {change.after}; "
                 f"give {change.path}=VALUE or, {fix}"
             )
 
@@ -143,7 +143,11 @@ def _read_run_config(path: Path, hints: bool = False) -> RunConfig:
     data = read_config(path)
     for old, new in renamed_keys(data) if hints else ():
         log.warning("%s: %s is now called %s", path, old, new)
-    return decode(RunConfig, load_config(data, path))
+    with RunConfig.old_names() as renamed:
+        config = decode(RunConfig, load_config(data, path))
+    for renaming in renamed if hints else ():
+        log.warning("%s: %s", path, renaming)
+    return config
 
 
 def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
@@ -163,11 +167,14 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
             value = {"kind": "pretrained", "path": str(value)}
         if path == "training.batch" and config.rows.batch_field is not None:
             config = override(config, f"rows.{config.rows.batch_field}", value)
-        config = override(config, path, value)
+        with RunConfig.old_names() as renamings:
+            config = override(config, path, value)
+        for renaming in renamings:
+            log.warning(renaming)
         given.append(path)
     for path in given:
         if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
-            raise ConfigError(path, want="nothing, because model and tokenizer come with init", got=path)
+            raise ConfigError(path, "cannot be set together with init, which provides the model and the tokenizer")
     return _fit_training(config, given)
 
 
@@ -231,7 +238,8 @@ def _train(run: ResolvedRun, env: RunEnvironment) -> TrainedRun:
     config, folder, reporter = run.config, env.folder, env.reporter
     reporter.message(f"run {folder}")
     if run.folder is None and folder.name != config.name:
-        reporter.message(f"a new run; to resume the first of that name: heddle train {folder.parent / config.name}")
+        first = folder.parent / config.name
+        reporter.message(f"started a new run because {first} exists; to resume it: heddle train {first}")
     for change in [] if run.before is None else diff(run.before, config):
         reporter.message(f"changed: {change}")
     trainer = set_up(config, env)

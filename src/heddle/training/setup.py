@@ -23,7 +23,7 @@ from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
 from heddle.training import assemble, callbacks, loop
 from heddle.training.checks import check_fit, check_model, guess_control_tokens, guess_vocab, rows_per_process
-from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, wants_compile
+from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, should_compile_run
 from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes, record_threads
 from heddle.training.frozen_base import find_frozen, load_frozen
 from heddle.training.header import EstimateTime, header
@@ -64,8 +64,8 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     model, left_out = _build_model(config, init, hardware, env.folder)
     frozen = saved or left_out
     _announce(header(config, prepared, plan, held_out.plan, model, hardware), model, frozen, plan, env.reporter)
-    if wants_compile(config, model, hardware):
-        env.reporter.message("the step is compiled when it is first taken, and kept for later runs")
+    if should_compile_run(config, model, hardware):
+        env.reporter.message("the first step compiles the model; the result is cached")
     encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
     trainer = loop.Trainer(
         folder=env.folder,
@@ -143,7 +143,7 @@ def _resolve(
     trained = init is None and found is None and config.tokenizer.pretrained is None
     if trained and not (env.folder / TOKENIZER).exists():
         _check_before_reading(config)
-        env.reporter.message("reading the text, for tokenizer and token shards")
+        env.reporter.message("preparing the data: tokenizer and token shards")
     config = _resolve_splits(config, found)
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
@@ -196,7 +196,7 @@ def newest(store: Store, reporter: loop.Reporter) -> Checkpoint | None:
             f"To begin again at step 0, move {path.name} away"
         )
     if found is None and path.exists():
-        reporter.message("no checkpoint was saved yet: begins again at step 0", "warning")
+        reporter.message("no checkpoint yet; restarting at step 0", "warning")
     if found is not None and "optimizer" not in found.groups:
         raise UsageError(f"{found.path}: a model without its optimizer; to train from it: init={store.folder.parent}")
     return found
@@ -207,7 +207,7 @@ def resume(trainer: loop.Trainer, found: Checkpoint, frozen: Mapping[str, Tensor
     trainer.restore(found, frozen)
     reporter.message(f"resumed at step {trainer.step} from {found.path.name}")
     if found.state["data"] != trainer.data:
-        reporter.message("changed: the data's files, since the checkpoint (size, date or split)", "warning")
+        reporter.message("the data files changed since the checkpoint (size, date or split)", "warning")
 
 
 def _announce(
@@ -247,7 +247,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: l
         use_float8(model)
     optimizers = training.optimizer.build(model)
     recover = None
-    if wants_compile(config, model, hardware):
+    if should_compile_run(config, model, hardware):
         compile_losses(losses, config)
         if config.hardware.compile == "auto" and processes.world == 1:  # compiled by default, so it may fall back
             recover = partial(fall_back_to_eager, losses)
@@ -277,18 +277,19 @@ def _check_same(config: RunConfig, found: Checkpoint) -> None:
     """Refuse to put a checkpoint's weights into another model."""
     before = decode(RunConfig, run_config_of(found))
     if config.training.steps < found.step:
-        wish = f"at least {found.step}, the steps that the run has done"
-        raise ConfigError("training.steps", want=wish, got=config.training.steps)
+        want = f"at least {found.step}, the steps that the run has done"
+        raise ConfigError("training.steps", want=want, got=config.training.steps)
     changed = diff(before.model, config.model)
     if changed:
         first = changed[0]
-        raise ConfigError(f"model.{first.path}", want=f"{first.before}, as the run has it", got=first.after)
+        raise ConfigError(f"model.{first.path}", want=f"{first.before}, the value of the resumed run", got=first.after)
     if before.keep.weights != config.keep.weights:
-        wish = f"{before.keep.weights}, as the run has it; heddle convert {found.path.parent.parent} writes all weights"
-        raise ConfigError("keep.weights", want=wish, got=config.keep.weights)
+        all_weights = f"heddle convert {found.path.parent.parent} writes all weights"
+        want = f"{before.keep.weights}, the value of the resumed run; {all_weights}"
+        raise ConfigError("keep.weights", want=want, got=config.keep.weights)
     for name, was, now in (("frozen", before.frozen, config.frozen), ("unfrozen", before.unfrozen, config.unfrozen)):
         if was != now:
-            raise ConfigError(name, want=f"{list(was)}, as the run has it; init begins another from it", got=list(now))
+            raise ConfigError(name, f"cannot change from {list(was)} in a resumed run; start a new run with init=RUN")
 
 
 def _with_code(config: RunConfig, env: RunEnvironment, presets: list[Callable[..., Any]]) -> RunConfig:
@@ -328,7 +329,7 @@ def _callbacks(
         found.append(callbacks.StartAveraging(average, average.config.patience))
     if is_main and config.tensorboard:
         found.append(callbacks.TensorBoard(env.folder / "tensorboard", every.log))
-    found.append(callbacks.StopOnDivergence(config.training.guard.in_a_row))
+    found.append(callbacks.StopOnDivergence(config.training.guard.max_consecutive))
     if config.stop.patience is not None:
         found.append(callbacks.EarlyStopping(config.stop.patience))
     if config.stop.minutes is not None:

@@ -127,7 +127,7 @@ def model_config_from_hf(config: Mapping[str, Any], where: str) -> ModelConfig:
     hf = family.reader(config, where)
     model_config = family.read(hf)
     if unread := [key for key in hf.unread() if key not in family.ignored_keys]:
-        log.warning("%s: not understood and ignored: %s", where, ", ".join(unread))
+        log.warning("%s: unknown keys ignored: %s", where, ", ".join(unread))
     return model_config
 
 
@@ -159,7 +159,7 @@ def load_weights(
     model = _build_meta(model_config, where).to(chosen.dtype)
     check_shapes(model, weight_maps, source)
     check_buffers(model, where)
-    model.materialise(chosen.device)
+    model.materialize(chosen.device)
     copy_weights(model, weight_maps, source)
     model.eval()
     return model

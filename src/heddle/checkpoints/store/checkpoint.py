@@ -86,7 +86,7 @@ def _read_state(path: Path, text: str, written: int) -> dict[str, Any]:
     for step in range(written, FORMAT):
         state = MIGRATIONS[step].state(state)
     if not isinstance(state, dict):
-        raise DamageError(f"{path}: want a table, found a {type(state).__name__}")
+        raise DamageError(f"{path}: want an object, found a {type(state).__name__}")
     return state
 
 

@@ -43,11 +43,11 @@ def load_checkpoint_model(
     """
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
     model = build_meta(config).to(chosen.dtype)
-    model.materialise(chosen.device)
+    model.materialize(chosen.device)
     for name, weight in model.named_parameters():
         if name in frozen and (weight.device, weight.dtype) == (frozen[name].device, frozen[name].dtype):
             weight.data = frozen[name]  # no second copy
-    model.fill(_CheckpointTensors(checkpoint, frozen))
+    model.copy_weights(_CheckpointTensors(checkpoint, frozen))
     model.eval()
     return model
 
@@ -123,7 +123,7 @@ def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: T
     """Return the full config of a run's model; the tokenizer must not be larger than its vocabulary."""
     full = decode(ModelConfig, config["model"], "model").expand()
     if full.vocab is None:
-        raise ConfigError("model.vocab", want="a number, for a model with a tokenizer", got=None)
+        raise ConfigError("model.vocab", want="a number, because the model has a tokenizer", got=None)
     if tokenizer.vocab > full.vocab:
         want = f"a tokenizer of at most {full.vocab} ids, as the model has"
         raise ConfigError(f"{checkpoint.path / TOKENIZER}", want=want, got=tokenizer.vocab)

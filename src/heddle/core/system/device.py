@@ -57,7 +57,7 @@ def _device(name: str) -> "torch.device":
     if name == "cpu" or (kind == "cuda" and (f"cuda:{index or 0}") in known):
         return torch.device(name)
     meant = kind == "cuda" or ALIASES.get(kind.lower()) == "cuda"
-    why = ", because torch finds no CUDA device here" if meant and len(known) == 2 else ""
+    why = " (torch finds no CUDA device)" if meant and len(known) == 2 else ""
     near = None if kind == "cuda" else nearest(name, known)
     raise ConfigError("device", want=f"one of {', '.join(known)}{why}", got=name, near=near)
 

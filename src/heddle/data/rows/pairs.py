@@ -46,8 +46,8 @@ class PairRows(RowsConfig):
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         if source is None:
-            wish = "pairs of source and target (a .tsv file, or parallel files), for rows.kind=pairs"
-            raise ConfigError("data", want=wish, got="text without targets")
+            want = "pairs of source and target (a .tsv file, or parallel files), because rows.kind is pairs"
+            raise ConfigError("data", want=want, got="text without targets")
         if source.count != shards.count:
             want = f"{shards.count} documents, one for each of {shards.folder}"
             raise DataError(f"{source.folder}: want {want}, found {source.count}")

@@ -227,8 +227,8 @@ class CorpusConfig(Config):
         if self.template is not None:
             template = find_template(self.template, tokenizer)
         if template is None:
-            wish = "a chat template, since the model has none: chatml, llama2, llama3, plain or a file"
-            raise ConfigError("template", want=wish, got=None)
+            want = "a chat template, since the model has none: chatml, llama2, llama3, plain or a file"
+            raise ConfigError("template", want=want, got=None)
         return ChatEncoder(template, tokenizer, self.learn)
 
     @property

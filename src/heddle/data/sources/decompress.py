@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from heddle.core import MissingExtra, UsageError, meant, nearest
+from heddle.core import MissingExtra, UsageError, did_you_mean, nearest
 from heddle.core.system import detect_encoding
 from heddle.data.sources.documents import FileStamp, SkipReason
 
@@ -82,7 +82,7 @@ def _suggest(path: Path) -> str:
     except OSError:
         return ""
     near = nearest(path.name, names)
-    return meant(printable_path(path.parent / near)) if near else ""
+    return did_you_mean(printable_path(path.parent / near)) if near else ""
 
 
 def printable_path(path: Path) -> str:

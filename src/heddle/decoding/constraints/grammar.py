@@ -1,6 +1,6 @@
 """Constrained decoding by a regular expression, a JSON schema or a Lark grammar, followed by `llguidance`.
 
-It matches bytes with derivatives of regular expressions under an Earley parser, so a row may take every tokenisation of
+It matches bytes with derivatives of regular expressions under an Earley parser, so a row may take every tokenization of
 an allowed text, and no id is allowed after which no bytes could finish the text. A vocabulary without a token for each
 byte can still reach a state where none of its tokens fits; nothing is allowed there.
 """
@@ -25,7 +25,7 @@ from heddle.decoding.constraints.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
-# By default the library allows only one tokenisation of text that must come next; the model may choose its own.
+# By default the library allows only one tokenization of text that must come next; the model may choose its own.
 OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 GAP = "( |\n {0,16})?"  # whitespace inside JSON; with more, a small model spends all its tokens on it
 LOCATION = re.compile(r'at \d+\(\d+\): (failed to compile JSON schema: |invalid regex ".*" \(in regex\): )?')

@@ -41,7 +41,7 @@ class ContrastiveSearch(StepStrategy):
     def check(self, config: GenerationConfig) -> None:
         """Refuse several samples."""
         if config.samples > 1:
-            raise ConfigError("samples", want="1 with contrast, which draws nothing", got=config.samples)
+            raise ConfigError("samples", want="1 with contrastive search, which does not sample", got=config.samples)
 
     def limit(self, model: AutoregressiveModel, prefill: Prefill) -> Prefill:
         """End rows where the model can still read their last token, one token sooner than other strategies."""
@@ -50,7 +50,7 @@ class ContrastiveSearch(StepStrategy):
             return prefill
         for prompt in prefill.prompts:
             if len(prompt) >= last:
-                raise UsageError(f"prompt: want fewer tokens than the model's {last} positions, for contrastive search")
+                raise UsageError(f"prompt: want fewer tokens than the model's {last} positions with contrastive search")
         pairs = zip(prefill.ends, prefill.end_reasons, strict=True)
         reasons = tuple(FinishReason.CONTEXT if end > last else reason for end, reason in pairs)
         return dataclasses.replace(prefill, ends=tuple(min(end, last) for end in prefill.ends), end_reasons=reasons)

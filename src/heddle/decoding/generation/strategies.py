@@ -50,7 +50,7 @@ class GreedySearch(TokenStrategy):
 Mass = Annotated[float, within("more than 0 and at most 1", lambda share: 0 < share <= 1)]  # of probability
 
 
-@part("draw")
+@part("sampling", was="draw")
 class MultinomialSampling(TokenStrategy, Sampler):
     """Multinomial sampling: draw each token by its probability, after filters such as top-k and nucleus sampling.
 

@@ -12,7 +12,7 @@ from heddle.core import Config, ConfigError, DamageError, UsageError, brief, set
 from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
-from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialise
+from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialize
 from heddle.nn.ends import Head
 from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import Memory, State
@@ -23,7 +23,7 @@ class ModelConfig(Config, ABC):
 
     @abstractmethod
     def build(self, seed: int = 0) -> "Model":
-        """Build the network and initialise its weights."""
+        """Build the network and initialize its weights."""
 
     @abstractmethod
     def expand(self) -> "NetworkConfig":
@@ -114,14 +114,14 @@ class Model(Module, ABC):
         """Return the last layer's vectors of texts that are to be understood, and which are real; None: all."""
 
     def finish_build(self, config: NetworkConfig, depth: int, seed: int) -> None:
-        """Tie weights, apply adapters and initialise: the last step of building."""
+        """Tie weights, apply adapters and initialize: the last step of building."""
         for tie in config.ties:
             self._tie(tie)
         if config.adapters:
             self._adapt(config.adapters)
         self.auxiliary = [module for module in self.modules() if isinstance(module, HasAuxiliaryLoss)]
         self.depth = depth
-        initialise(self, config.init, depth, seed)
+        initialize(self, config.init, depth, seed)
 
     def _adapt(self, adapters: tuple[AdapterConfig, ...]) -> None:
         """Apply adapters; from now on only they are trained."""
@@ -162,7 +162,7 @@ class Model(Module, ABC):
                     found.setdefault(name, []).append(value)
         return {name: torch.stack(values).mean() for name, values in found.items()}
 
-    def materialise(self, device: torch.device | str) -> None:
+    def materialize(self, device: torch.device | str) -> None:
         """Allocate the weights of a model built on the meta device; the caller must then fill them."""
         ties = list(_ties_of(self))
         # every name gets its own tensor, so weights are tied again; `to_empty` does the same, after slow imports
@@ -178,7 +178,7 @@ class Model(Module, ABC):
         for tower in self.towers:
             tower.position.reserve(length)
 
-    def worth_compiling(self) -> bool:
+    def should_compile(self) -> bool:
         """Tell whether torch.compile would help; it does not where a part would be unrolled over time."""
         return all(module.compilable for module in self.modules() if isinstance(module, Module))
 
@@ -196,10 +196,10 @@ class Model(Module, ABC):
         own = self._named_as(weights)
         for name, tensor in weights.items():
             _check_shape(name, own[name], tensor)
-        self.fill(weights)
+        self.copy_weights(weights)
 
     @torch.no_grad()
-    def fill(self, weights: Mapping[str, Tensor]) -> None:
+    def copy_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Fill a new model; each weight is looked up once, since the mapping may read it from disk."""
         own = self._named_as(weights)
         for name, tensor in weights.items():
@@ -283,12 +283,12 @@ class AutoregressiveModel(Model, ABC):
         self.reserve(capacity)
         return State.empty(batch, capacity, next(self.parameters()).device)
 
-    def step(self, inputs: Ids, state: State, new: Int[Tensor, " batch"] | None = None) -> tuple[Stream, State]:
-        """Continue from a state by some tokens, of which the first `new` of each row are real."""
-        x, ctx = self.run(inputs, Context(state=state, new=new, memory=state.memory))
+    def step(self, inputs: Ids, state: State, lengths: Int[Tensor, " batch"] | None = None) -> tuple[Stream, State]:
+        """Continue from a state by some tokens, of which the first `lengths` of each row are not padding."""
+        x, ctx = self.run(inputs, Context(state=state, lengths=lengths, memory=state.memory))
         if ctx.state is None:
             raise ConfigError("state", want="a state", got=None)
-        return x, ctx.state.advance(inputs.shape[1] if new is None else new)
+        return x, ctx.state.advance(inputs.shape[1] if lengths is None else lengths)
 
 
 M = TypeVar("M", bound=Model)

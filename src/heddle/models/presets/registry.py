@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from heddle.core import ConfigError, UsageError, check_at_least, decode_value, fields_of, hint, override, part, replace
-from heddle.models.narang import DEPTHS, SANE, VARIANTS, narang
+from heddle.models.narang import CORRECTED, DEPTHS, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.presets import transformers
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
@@ -115,7 +115,7 @@ PRESETS |= {
     "bert-large": Preset(bert, LARGE),
     "bert-base-masked": Preset(bert, edit=masked, about=f"BERT base {HEADED}"),
     "bert-base-pretraining": Preset(bert, edit=pre_training, about="BERT base with both heads of its pre-training"),
-    "scibert": Preset(bert, {"vocab": 31_090}, about="SciBERT (Beltagy et al. 2019): BERT base, words of science"),
+    "scibert": Preset(bert, {"vocab": 31_090}, about="SciBERT (Beltagy et al. 2019): BERT base, scientific vocabulary"),
     "roberta-base": Preset(roberta),
     "roberta-large": Preset(roberta, LARGE),
     "roberta-base-masked": Preset(roberta, edit=masked, about=f"RoBERTa base {HEADED}"),
@@ -155,7 +155,7 @@ PRESETS |= {
 
 PRESETS |= {
     f"narang/{slug}": Preset(narang, edit=edit, about=about, counts_ops=True)
-    for slug, (edit, about) in (VARIANTS | SANE | DEPTHS).items()
+    for slug, (edit, about) in (VARIANTS | CORRECTED | DEPTHS).items()
 }
 
 
@@ -217,7 +217,7 @@ class PresetConfig(ModelConfig):
     hidden: width inside each feed-forward network.
     vocab: how many token ids there are; null: as many as the tokenizer has.
     context: most tokens of a row; null: as many as rows have.
-    dropout: share of numbers that training sets to zero at random, for regularisation.
+    dropout: share of numbers that training sets to zero at random, for regularization.
     dials: further options, which few presets have.
     edits: changes of the resulting config, by dotted path, in order.
     """
@@ -261,7 +261,7 @@ class PresetConfig(ModelConfig):
             config = override(config, path, value)
         return config
 
-    def amended(self, path: str, value: Any) -> "PresetConfig":
+    def with_override(self, path: str, value: Any) -> "PresetConfig":
         options, key = preset(self.name).option_names, path.partition(".")[0]
         known = dict.fromkeys((*options, *fields_of(self.expand())))
         if key not in known:

@@ -91,7 +91,7 @@ def use_float8(model: nn.Module) -> int:
     chosen = [one.module for one in find_linears(model) if one.layer is not None and isinstance(one.module, Linear)]
     eligible = [one for one in chosen if one.roles["weight"] in (Role.INSIDE, Role.INTO_STREAM) and _fits(one)]
     if not eligible:
-        want = f"plain, because no matrix has sides that are multiples of {MULTIPLE}"
+        want = f"plain, because no matrix has dimensions that are multiples of {MULTIPLE}"
         raise ConfigError("hardware.matmul", want=want, got="float8")
     for one in eligible:
         one.kernel = Float8()

@@ -94,8 +94,9 @@ class DotAlignmentConfig(AlignmentConfig):
 
     def build(self, hidden: int, memory: int) -> Alignment:
         if hidden != memory:
-            want = f"general, because {hidden} and {memory} features do not match"
-            raise ConfigError("alignment", want=want, got="dot")
+            raise ConfigError(
+                "alignment", want=f"general, because {hidden} and {memory} features do not match", got="dot"
+            )
         return DotAlignment(memory)
 
 
@@ -177,7 +178,7 @@ class InputFeedingConfig(ContextUseConfig):
 # --- the mixer --------------------------------------------------------------------------------------------------------
 
 
-@part("attentive")
+@part("attention_rnn", was="attentive")
 class AttentionRNNConfig(CrossConfig):
     """RNN with attention: the state attends to the source at every step.
 
@@ -194,7 +195,8 @@ class AttentionRNNConfig(CrossConfig):
 
     def build(self, width: int, place: Place) -> "AttentionRNN":
         if place.memory is None:
-            raise ConfigError("plan", want=f"{self.cell.kind}, because there is no encoder to attend to", got=self.kind)
+            want = f"{self.cell.kind}, because there is no encoder to attend to"
+            raise ConfigError("plan", want=want, got=self.kind)
         return AttentionRNN(width, place.memory, self, place)
 
 

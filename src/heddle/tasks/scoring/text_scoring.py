@@ -216,7 +216,7 @@ class TextScorer:
     def _sources(self, inputs: Sequence[ScoringInput]) -> list[str]:
         sources = [each.source for each in inputs if each.source is not None]
         if len(sources) < len(inputs):
-            raise UsageError("score: want source=[...], one for each text, for an encoder-decoder")
+            raise UsageError("score: an encoder-decoder needs source=[...], one for each text")
         return sources
 
     def _masked_texts(self, inputs: Sequence[ScoringInput], ids: Ids, after: Ids) -> Iterator[MaskedText]:

@@ -253,7 +253,7 @@ class UnigramTokenizer(TokenizerConfig):
     vocab: int = 8192
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
-        """Learn pieces by expectation maximisation, from many down to `vocab`."""
+        """Learn pieces by expectation maximization, from many down to `vocab`."""
         size = self._text_vocab(self.vocab)
         pipeline = _byte_level_pipeline(models.Unigram())
         trainer = trainers.UnigramTrainer(

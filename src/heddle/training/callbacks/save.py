@@ -40,7 +40,7 @@ class Save(Callback):
         trainer.saved = trainer.step
 
     def _finish(self) -> None:
-        """Wait for the save, and tell of it in the metrics, so that missing checkpoints are noticed."""
+        """Wait for the save and record it in the metrics, so that missing checkpoints are noticed."""
         self.store.wait()
         if self._started is not None and self.metrics is not None:
             step, name = self._started
@@ -52,7 +52,7 @@ class Save(Callback):
         if self.average_last < 2:
             return snapshot
         entries = [e for e in self.store.list() if e.step < snapshot.step][1 - self.average_last :]
-        good = [checkpoint for entry in entries if (checkpoint := _whole(entry.path)) is not None]
+        good = [checkpoint for entry in entries if (checkpoint := _open_checkpoint(entry.path)) is not None]
         if not good:
             return snapshot
         earlier, share = average_checkpoints(good), 1 / (len(good) + 1)
@@ -63,7 +63,7 @@ class Save(Callback):
         self._finish()
 
 
-def _whole(path: Path) -> Checkpoint | None:
+def _open_checkpoint(path: Path) -> Checkpoint | None:
     """Open a checkpoint for averaging; a damaged one is left out with a warning."""
     try:
         return open_checkpoint(path)
