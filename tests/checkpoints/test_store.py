@@ -199,7 +199,7 @@ def test_tensors_changed_after_verification_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DamageError, match="gone since"):
         found.tensors("optimizer")
     with pytest.raises(UsageError, match="did you mean 'optimizer'"):
-        found.tensors("optimizer")
+        found.tensors("optimiser")
 
 
 def test_verify_says_nothing_of_a_good_one_and_names_the_fault_of_another(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def read_rotary(hf: HfConfig, default: float = 10_000.0, part: float | None = No
     base = found.number("rope_theta", hf.number("rope_theta", default))
     share = found.number("partial_rotary_factor", hf.number("partial_rotary_factor", part or 1.0))
     if part is None and share != 1:
-        raise ConfigError(f"{hf.where}: partial_rotary_factor", want="1: this family rotates whole heads", got=share)
+        raise ConfigError(f"{hf.where}: partial_rotary_factor", want="1, the whole head", got=share)
     return RotaryPositionConfig(base=base, share=share, scaling=_scaling(found if found.data else old, hf))
 
 
