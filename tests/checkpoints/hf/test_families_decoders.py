@@ -142,5 +142,5 @@ def test_a_model_is_written_as_the_family_wanted_or_the_first_that_can(tmp_path:
     assert save_model(model, tmp_path, wanted="phi3").name == "phi3"
     with pytest.raises(UsageError, match=r"the nearest, olmo2, has no counterpart for plan\.body\.branches\.0"):
         save_model(model, tmp_path, wanted="olmo2")
-    with pytest.raises(UsageError, match=r"model_type 'phi' is not known, .* did you mean 'phi3'"):
+    with pytest.raises(ConfigError, match=r"family: want one of gpt2, .*, got 'phi'; did you mean 'phi3'"):
         save_model(model, tmp_path, wanted="phi")
