@@ -87,7 +87,7 @@ def generation_config(options: GenerationOptions) -> GenerationConfig:
     config = GenerationConfig(
         strategy=strategy,
         penalties=PenaltyConfig(bias=_biases(given.get("bias", {})), **penalties),
-        cache=decode(KVCacheConfig, given.get("cache", "full"), "cache"),
+        cache=_cache(given.get("cache", "full")),
         compile=_compile(given.get("compile", "auto")),
         **{name: given[name] for name in LIMITS if name in given},
     )
@@ -112,6 +112,14 @@ def _compile(word: object) -> Compile:
         if word == known:
             return known  # type: ignore[no-any-return]
     raise ConfigError("compile", want=f"one of {', '.join(get_args(Compile))}", got=word)
+
+
+def _cache(kind: Any) -> KVCacheConfig:
+    """Return the KV cache by its kind."""
+    try:
+        return decode(KVCacheConfig, kind, "")
+    except ConfigError as error:
+        raise ConfigError("cache", want=error.want, got=error.got, near=error.near) from None
 
 
 def _strategy(given: SetOptions) -> DecodingStrategy:
