@@ -73,14 +73,14 @@ def test_embeddings_are_of_the_encoder_and_stand_alone(lm: LM) -> None:
 
 def test_a_missing_and_a_needless_source_are_refused(lm: LM, writer: LM) -> None:
     for call, message in (
-        (lambda: lm.score(["a"]), "score: want source="),
+        (lambda: lm.score(["a"]), "score: an encoder-decoder needs source="),
         (lambda: lm.score(["a"], source=["b"], window=4), "score: want no window"),
         (lambda: lm.score(["a"], source="b"), "want a list of texts"),
         (lambda: lm.score(["a", "b"], source=["b"]), "source: want 2"),
         (lambda: lm.logits([[1]]), "logits: want source="),
         (lambda: lm.logits([[1]], source=[[1], [2]]), "logits: want source="),
         (lambda: writer.score(["a"], source=["b"]), "score: want no source"),
-        (lambda: writer.logits([[1]], source=[[2]]), "logits: want no source"),
+        (lambda: writer.logits([[1]], source=[[2]]), "logits: source is only used by an encoder-decoder"),
     ):
         with pytest.raises(UsageError, match=message):
             call()

@@ -50,7 +50,7 @@ def test_packed_model_writes_as_it_reads(compile: str, monkeypatch: pytest.Monke
 
 
 def test_packed_model_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="to save them"):
+    with pytest.raises(UsageError, match="cannot be saved"):
         heddle.load("one", weights="int8", device="cpu").model.weights()
 
 

@@ -28,7 +28,7 @@ def test_a_missing_a_needless_and_a_miscounted_source_are_named() -> None:
         generate(reader(), [[], []], HOW, [[1]])
     writer = around(ATTENTION, CHANNEL).build(0)
     assert isinstance(writer, AutoregressiveModel)
-    with pytest.raises(UsageError, match="source: want none"):
+    with pytest.raises(UsageError, match="source: not used by a language model"):
         generate(writer, [[]], HOW, [[1]])
     with pytest.raises(UsageError, match="source: want 2"):
         nll_given_source(reader(), [[1]], [[1], [2]], 0)

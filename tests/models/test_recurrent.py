@@ -29,7 +29,7 @@ def test_the_awd_lstm_is_regularised_as_published_for_penn_treebank() -> None:
     assert {cell.weight_drop for cell in find(model, LSTMConfig)} == {0.5}
     assert {cell.init_scale for cell in find(model, LSTMConfig)} == {1.0}
     assert deep.dropout == VariationalDropoutConfig(rate=0.25)
-    assert model.embedding.words == pytest.approx(0.1)
+    assert model.embedding.word_dropout == pytest.approx(0.1)
     assert model.embedding.dropout == VariationalDropoutConfig(rate=0.4)
     assert find(model, ActivationPenaltyConfig) == [
         ActivationPenaltyConfig(change=1.0),

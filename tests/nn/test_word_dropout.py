@@ -35,5 +35,5 @@ def test_each_forward_drops_other_words_and_none_at_rest() -> None:
 
 
 def test_dropping_every_word_is_refused() -> None:
-    with pytest.raises(ConfigError, match="words: want at least 0 and below 1"):
+    with pytest.raises(ConfigError, match="word_dropout: want at least 0 and below 1"):
         FullEmbeddingConfig(word_dropout=1.0)

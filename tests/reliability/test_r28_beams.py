@@ -15,7 +15,7 @@ from laws.cases import SMALL, Given, loud, own_presets
 from torch import Tensor
 
 from heddle.core import replace
-from heddle.decoding.generation import GenerationConfig
+from heddle.decoding.generation import GenerationConfig, generation_config
 from heddle.decoding.runtime import Request
 from heddle.decoding.search import BeamSearch
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
@@ -54,6 +54,12 @@ def everything(model: AutoregressiveModel, request: Request, penalty: float) -> 
     scores[:, :-1, 1:] = -torch.inf  # only the end ends before the last length
     row, place, id = torch.unravel_index(scores.argmax(), scores.shape)
     return (*words[row, :place].tolist(), int(id)), float(scores.max())
+
+
+@pytest.fixture(autouse=True)
+def beams_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search be exhaustive: a user's is refused at 1,024 beams."""
+    monkeypatch.setattr(generation_config, "MAX_ROWS", ALL)
 
 
 def trial(count: int) -> None:

@@ -18,7 +18,7 @@ from heddle.decoding.sampling import PenaltyConfig
 from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import preset
 
-VOCAB, PROMPT, BATCH = 7, [1, 2, 1], 10_000
+VOCAB, PROMPT, BATCH = 7, [1, 2, 1], 1_000
 SETTINGS = {
     "greedy": GenerationConfig(),
     "plain": GenerationConfig(strategy=MultinomialSampling()),

@@ -17,7 +17,7 @@ from heddle.decoding.sampling import RowPosition
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.models.networks import LanguageModel
 
-BATCH = 2_000
+BATCH = 1000
 DRAFTS = {"gpt2": "lstm_lm", "lstm_lm": "gpt2"}  # a cache guesses for hidden vectors, and the other way round
 
 

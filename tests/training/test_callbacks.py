@@ -205,7 +205,7 @@ def test_averaging_of_more_checkpoints_than_are_kept_is_refused(text: Path) -> N
 
 
 def test_two_kinds_of_averaging_are_refused(text: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training\.average_last: want 0 beside another average"):
+    with pytest.raises(ConfigError, match=r"training\.average_last: cannot be combined with training\.average"):
         averaged(text, keep__last=9, training__average={"kind": "moving", "decay": 0.9}, training__average_last=3)
 
 

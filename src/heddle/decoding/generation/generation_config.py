@@ -12,11 +12,11 @@ from heddle.decoding.sampling import Logits, NextTokens, PenaltyConfig, RowPosit
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import FullKVCacheConfig, KVCacheConfig
 
-MOST_TOKENS = 1 << 24  # new tokens of a row
-MOST_ROWS = 1024  # samples or beams of a prompt, which are decoded side by side
+MAX_TOKENS = 1 << 24  # new tokens of a row
+MAX_ROWS = 1024  # samples or beams of a prompt, which are decoded side by side
 
-check_tokens = within(f"at most {MOST_TOKENS:,}", lambda number: number <= MOST_TOKENS)
-check_rows = within(f"at most {MOST_ROWS:,}", lambda number: number <= MOST_ROWS)
+check_tokens = within(f"at most {MAX_TOKENS:,}", lambda number: number <= MAX_TOKENS)
+check_rows = within(f"at most {MAX_ROWS:,}", lambda number: number <= MAX_ROWS)
 
 
 class Sampler(ABC):
