@@ -372,7 +372,7 @@ def attacks(canary: Path) -> Iterator[tuple[str, bytes]]:
     yield from archives()
 
 
-def test_hostile_pickles_are_refused_and_run_nothing(tmp_path: Path) -> None:
+def test_hostile_pickles_are_refused_and_run_nothing(tmp_path: Path, frozen_heap: None) -> None:
     canary, path = tmp_path / "canary", tmp_path / "pytorch_model.bin"
     copyreg.add_extension("os", "system", 1)
     refused, accepted, slowest = 0, [], 0.0

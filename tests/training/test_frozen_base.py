@@ -160,9 +160,7 @@ def test_a_run_that_holds_all_goes_on_so_without_its_base(child: Path, parent: P
     going = trainer_for(going_config, Path("runs/old"))
     assert going.step == 4 and going.frozen is None
     going.fit()
-    with pytest.raises(
-        ConfigError, match=r"keep.weights: want all, the value of the resumed run; .*, got 'auto'"
-    ):
+    with pytest.raises(ConfigError, match=r"keep.weights: want all, the value of the resumed run; .*, got 'auto'"):
         trainer_for(override(going_config, "keep.weights", "auto"), Path("runs/old"))
 
 
