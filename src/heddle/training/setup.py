@@ -13,7 +13,7 @@ from torch import Tensor
 from heddle.checkpoints import FrozenWeights, Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, with_checksum
 from heddle.core import Config, ConfigError, DamageError, UsageError, decode, diff, encode, find, replace, user_code
-from heddle.core.system import CoreWatch, Hardware, write_json
+from heddle.core.system import CoreWatch, Hardware, keep_freed_memory, write_json
 from heddle.data.rows import Loader, RowPlan
 from heddle.data.shards import Prepared
 from heddle.models import training_flops
@@ -95,6 +95,8 @@ def _build_model(
     config: RunConfig, init: Source | None, hardware: Hardware, folder: Path
 ) -> tuple[Model, FrozenWeights | None]:
     """Build the model on its device; return it with what the checkpoints of a new run leave out."""
+    if hardware.device.type == "cpu":
+        keep_freed_memory()
     model, parent = assemble.build_over_parent(config, init)
     left_out = find_frozen(config, model, init, parent, folder)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
