@@ -67,6 +67,9 @@ NO_OPTIONS = {
     "kv_heads": ALL_RECIPES,
     "dropout": ("speedrun",),
 }
+# New as a whole: a name that ends with * stands for all that begin so.
+NEW_OBJECTIVES = ("span_corruption",)
+NEW_RECIPES = ("t5",)
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
 ADDED: dict[str, list[str]] = {
     "configs": [
@@ -74,8 +77,14 @@ ADDED: dict[str, list[str]] = {
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
         "table of format dtype vocab.lost",
+        *("objective/next_token.z_loss", "objective/sequence.z_loss"),
+        *(f"objective/{kind}*" for kind in NEW_OBJECTIVES),
     ],
-    "recipes": [f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use", "hardware.threads")],
+    "recipes": [
+        *(f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use", "hardware.threads")),
+        *(f"{recipe}: objective.z_loss" for recipe in ALL_RECIPES),
+        *(f"{recipe}: *" for recipe in NEW_RECIPES),
+    ],
     "options": [
         *("check", "check argument 1", "tokenizer train --force", "correct --force", "rescore --force"),
         *(f"{verb} --{name}" for verb in VERBS for name in ("use", "trust-run")),
@@ -87,6 +96,7 @@ ADDED: dict[str, list[str]] = {
         *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
+        *("LM.tokenizer gives with_special", "LM.tokenizer gives with_special(names)"),
     ],
 }
 REMOVED: dict[str, list[str]] = {

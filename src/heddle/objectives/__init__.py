@@ -2,6 +2,7 @@
 
 from heddle.objectives.masked_token import MaskedTokenConfig
 from heddle.objectives.objective import (
+    PURPOSES,
     Loss,
     NextTokenConfig,
     ObjectiveConfig,
@@ -15,3 +16,4 @@ from heddle.objectives.scheduled_sampling import (
     InverseSigmoidSamplingConfig,
     LinearSamplingConfig,
 )
+from heddle.objectives.span_corruption import SpanCorruptionConfig

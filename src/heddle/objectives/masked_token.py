@@ -15,7 +15,7 @@ from heddle.data.rows import Batch
 from heddle.models.networks import Encoder, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
-from heddle.objectives.objective import Loss, ObjectiveConfig, add_auxiliary_losses
+from heddle.objectives.objective import PURPOSES, Loss, ObjectiveConfig, add_auxiliary_losses
 
 MASK = "<|mask|>"
 
@@ -62,7 +62,9 @@ class MaskedTokenConfig(ObjectiveConfig):
 
     def resolve(self, special: Mapping[str, int], vocab: int) -> "MaskedTokenConfig":
         if self.mask is None and MASK not in special:
-            raise ConfigError("tokenizer.special", want=f"{MASK} among them, to hide tokens", got=sorted(special))
+            raise ConfigError(
+                "tokenizer.special", want=f"{MASK} among them, to hide tokens", got=sorted(set(special) - set(PURPOSES))
+            )
         mask = special[MASK] if self.mask is None else self.mask
         spared = tuple(sorted(set(special.values()))) if self.spared is None else self.spared
         size = self.vocab or vocab

@@ -17,8 +17,10 @@ from heddle.data.sources import CorpusConfig
 from heddle.models.networks import Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import with_adapters
+from heddle.objectives import PURPOSES
 from heddle.text.chat import TEMPLATE, load_template, template_control_tokens
 from heddle.text.tokenizers import (
+    MASK,
     TOKENIZER,
     TOKENIZER_FILES,
     Tokenizer,
@@ -43,7 +45,7 @@ def find_tokenizer(config: RunConfig, folder: Path, init: Source | None, found: 
     if path.exists():
         return load_tokenizer(path)
     if init is not None:
-        tokenizer = _inherited(init, folder)
+        tokenizer = _inherited(init, folder, config)
     elif config.data.prepared is not None:
         tokenizer = _opened(config.data.prepared).load_tokenizer()
     else:
@@ -76,15 +78,24 @@ def _checkpoint_tokenizer(folder: Path, found: Checkpoint) -> Tokenizer:
     return tokenizer
 
 
-def _inherited(init: Source, folder: Path) -> Tokenizer:
-    """Return the tokenizer of the model that a run starts from, and copy its chat template."""
+def _inherited(init: Source, folder: Path, config: RunConfig) -> Tokenizer:
+    """Return the tokenizer of the model that a run starts from, extended for the objective; copy its chat template."""
     tokenizer, template = init.tokenizer(), init.template()
     if tokenizer is None:
         raise UsageError(f"{init.path}: has no tokenizer files, so nothing can be trained from it")
     if template is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / TEMPLATE, template)
-    return tokenizer
+    missing = config.objective.missing_control_tokens(tokens_by_purpose(tokenizer))
+    return tokenizer.with_special(missing) if missing else tokenizer
+
+
+def tokens_by_purpose(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return control tokens by name, and those that objectives look for by their purpose; the mask by our name."""
+    special = tokenizer.special_tokens
+    after, mask = special.text.after or (special.end,), {} if special.mask is None else {MASK: special.mask}
+    found = (special.end, special.decoder_start[0], special.document_start[0], after[-1])
+    return {**tokenizer.special, **mask, **dict(zip(PURPOSES, found, strict=True))}
 
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
@@ -113,7 +124,7 @@ def resolve_model(config: RunConfig, vocab: int, init: Source | None) -> ModelCo
     if init is not None:
         return initial_config(init.config(), config, vocab)
     if isinstance(model, PresetConfig):
-        given = {"vocab": model.vocab or vocab, "context": model.context or config.rows.max_length}
+        given = {"vocab": model.vocab or vocab, "context": model.context or config.model_length}
         model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
     full = model.expand()
     if full.vocab is None:

@@ -85,7 +85,7 @@ def build_dry_run(config: RunConfig) -> DryRun:
         model = build_model(config, init)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device).train()
-    model.reserve(config.rows.max_length)
+    model.reserve(config.model_length)
     check_window_warmup(config)
     if (size := config.training.window_warmup.at(0, config.training.steps)) is not None:  # that of the first steps
         set_warmup_window(model, torch.tensor(size, device=hardware.device))

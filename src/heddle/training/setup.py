@@ -19,7 +19,7 @@ from heddle.models import training_flops
 from heddle.models.networks import Model
 from heddle.models.presets import PresetConfig, preset
 from heddle.nn.quantization import use_float8
-from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
+from heddle.text.tokenizers import TOKENIZER, Tokenizer
 from heddle.training import assemble, callbacks, loop
 from heddle.training.checks import check_fit, check_model, guess_control_tokens, guess_vocab, rows_per_process
 from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, wants_compile
@@ -61,7 +61,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     model = assemble.build_model(config, init)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
-    model.reserve(config.rows.max_length)
+    model.reserve(config.model_length)
     _announce(header(config, prepared, plan, held_out.plan, model, hardware), model, plan, env.reporter)
     if wants_compile(config, model, hardware):
         env.reporter.message("the step is compiled when it is first taken, and kept for later runs")
@@ -132,7 +132,7 @@ def _resolve(
     config = _resolve_splits(config, found)
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
-    config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
+    config = replace(config, objective=config.objective.resolve(assemble.tokens_by_purpose(tokenizer), tokenizer.vocab))
     config = replace(config, model=assemble.resolve_model(config, tokenizer.vocab, init))
     if found is not None:
         _check_same(config, found)
@@ -156,12 +156,6 @@ def _check_before_reading(config: RunConfig) -> None:
     vocab = guess_vocab(config)
     objective = config.objective.resolve(guess_control_tokens(config, vocab), vocab)
     check_model(replace(config, objective=objective, model=assemble.resolve_model(config, vocab, None)))
-
-
-def _controls(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return control tokens by name; the mask token also has our name for it."""
-    mask = tokenizer.special_tokens.mask
-    return {**tokenizer.special, **({} if mask is None else {MASK: mask})}
 
 
 def newest(store: Store, reporter: loop.Reporter) -> Checkpoint | None:

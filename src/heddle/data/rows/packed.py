@@ -150,6 +150,10 @@ class PackedRows(RowsConfig):
     mixable: ClassVar[bool] = True
 
     @property
+    def separates_documents(self) -> bool:
+        return self.boundaries == "reset"
+
+    @property
     def max_length(self) -> int:
         return self.length
 

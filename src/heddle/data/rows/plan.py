@@ -51,6 +51,11 @@ class RowsConfig(Config, ABC):
         return None if self.batch_field is None else int(fields_of(self)[self.batch_field])
 
     @property
+    def separates_documents(self) -> bool:
+        """Tell whether the documents of a row are kept apart, so that none sees another."""
+        return False
+
+    @property
     def varies_in_length(self) -> bool:
         """Tell whether batches differ in shape, which a compiler must know."""
         return False

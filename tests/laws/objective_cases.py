@@ -1,0 +1,130 @@
+"""Objective cases: one small objective, model and batch for every registered kind, for laws that are written once.
+
+A kind without a line in `CASES` fails `test_every_objective_has_a_case`. A law asks a case what its objective promises:
+what a model costs that knows nothing, and how input and targets give back the text.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from laws.cases import ENCODERS, SMALL, ids
+
+from heddle.data.rows import Batch
+from heddle.models.networks import Model
+from heddle.models.presets import build
+from heddle.objectives import (
+    MaskedTokenConfig,
+    NextTokenConfig,
+    ObjectiveConfig,
+    SequenceConfig,
+    SpanCorruptionConfig,
+)
+
+TEXT, END, MASK, FIRST_SENTINEL = 23, 23, 24, 44  # ids of the text are below 23; sentinels are 44, 43, ... 25
+VOCAB, LENGTH, ROWS = 45, 40, 4
+SENTINELS = tuple(range(FIRST_SENTINEL, MASK, -1))
+
+Texts = list[list[int]]
+
+
+def plain(rows: int = ROWS, length: int = LENGTH, first: int = 0, cut: bool = True) -> Batch:
+    """Return rows of plain text, of which the last is cut short; the next token is the target."""
+    tokens = ids(rows, length + 1, seed=7)
+    lengths = torch.full((rows,), length)
+    lengths[-1] = length - 11 if cut else length
+    real = torch.arange(length) < lengths[:, None]
+    inputs, targets = tokens[:, :-1].where(real, END), tokens[:, 1:].where(real, END)
+    return Batch(inputs, targets, real.float(), torch.arange(first, first + rows))
+
+
+def pairs() -> Batch:
+    """Return rows of a source and a target."""
+    batch = plain()
+    return dataclasses.replace(batch, source=ids(ROWS, 9, seed=8), source_lengths=torch.tensor([9, 4, 1, 6]))
+
+
+def texts_of(batch: Batch) -> Texts:
+    """Return the text of each row of plain text."""
+    return [row[weights > 0].tolist() for row, weights in zip(batch.targets, batch.weights, strict=True)]
+
+
+def language_model() -> Model:
+    return build("gpt2", **SMALL["gpt2"], vocab=VOCAB, context=LENGTH).double()
+
+
+def encoder() -> Model:
+    return build("distilbert-masked", **ENCODERS["distilbert"], vocab=VOCAB, context=LENGTH).double()
+
+
+def encoder_decoder() -> Model:
+    return build("t5-small", **SMALL["t5"], vocab=VOCAB, context=LENGTH).double()
+
+
+def log_vocab(batch: Batch) -> float:
+    """Return what targets cost that could be any token."""
+    return batch.tokens * math.log(VOCAB)
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectiveCase:
+    """An objective as a run has it, a model for it, what it reads, and what it promises."""
+
+    objective: ObjectiveConfig
+    model: Callable[[], Model]
+    batch: Callable[[], Batch] = plain
+    uniform: Callable[[Batch], float] = log_vocab  # the cost of a prepared batch for a model that knows nothing
+    rebuild: Callable[[Batch], Texts] | None = None  # the texts that a prepared batch came from; None: it has no noise
+    texts: Callable[[Batch], Texts] = texts_of  # what `rebuild` must give
+
+
+# --- texts from what models are shown ---------------------------------------------------------------------------------
+
+
+def unmasked(batch: Batch) -> Texts:
+    """Return inputs with the targets at the places that count; padding is the second document of a row."""
+    inputs = batch.inputs.where(batch.weights == 0, batch.targets)
+    assert batch.documents is not None
+    return [row[apart == 0].tolist() for row, apart in zip(inputs, batch.documents, strict=True)]
+
+
+def inputs_of(batch: Batch) -> Texts:
+    return [row[weights > 0].tolist() for row, weights in zip(batch.inputs, batch.weights, strict=True)]
+
+
+def filled_in(batch: Batch) -> Texts:
+    """Return sources with the spans of their targets in the place of sentinels, as T5's outputs are read."""
+    assert batch.source is not None
+    found: Texts = []
+    for source, target, weights in zip(batch.source, batch.targets, batch.weights, strict=True):
+        spans: dict[int, list[int]] = {}
+        current: list[int] = []
+        for token in target[weights > 0].tolist()[:-1]:
+            if token in SENTINELS:
+                current = spans.setdefault(token, [])
+            else:
+                current.append(token)
+        text = np.trim_zeros(np.array(source.tolist()) - END, "b") + END  # without the end tokens after it
+        found.append([one for token in text.tolist() for one in spans.get(token, [token])])
+    return found
+
+
+CASES: dict[str, ObjectiveCase] = {
+    "next_token": ObjectiveCase(NextTokenConfig(), language_model),
+    "sequence": ObjectiveCase(SequenceConfig(), encoder_decoder, pairs),
+    "masked_token": ObjectiveCase(
+        MaskedTokenConfig(mask=MASK, vocab=TEXT, spared=()), encoder, rebuild=unmasked, texts=inputs_of
+    ),
+    "span_corruption": ObjectiveCase(
+        SpanCorruptionConfig(sentinels=SENTINELS, end=END, start=END), encoder_decoder, rebuild=filled_in
+    ),
+}
+
+
+def tensors(batch: Batch) -> dict[str, Any]:
+    """Return the tensors of a batch by name, those that there are."""
+    found = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
