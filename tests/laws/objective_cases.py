@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from laws.cases import ENCODERS, SMALL, ids
+from torch import Tensor
 
-from heddle.data.rows import Batch
+from heddle.core import replace
+from heddle.data.rows import Batch, TokenTraits
 from heddle.models.networks import Model
 from heddle.models.presets import build
 from heddle.objectives import (
@@ -26,6 +28,8 @@ from heddle.objectives import (
 
 TEXT, END, MASK, FIRST_SENTINEL = 23, 23, 24, 44  # ids of the text are below 23; sentinels are 44, 43, ... 25
 VOCAB, LENGTH, ROWS = 45, 40, 4
+# Words begin with ids below 10, sentences end with 20 to 22.
+TRAITS = TokenTraits(np.arange(VOCAB) < 10, np.zeros(VOCAB, bool), (np.arange(VOCAB) >= 20) & (np.arange(VOCAB) < TEXT))
 SENTINELS = tuple(range(FIRST_SENTINEL, MASK, -1))
 
 Texts = list[list[int]]
@@ -79,6 +83,20 @@ class ObjectiveCase:
     uniform: Callable[[Batch], float] = log_vocab  # the cost of a prepared batch for a model that knows nothing
     rebuild: Callable[[Batch], Texts] | None = None  # the texts that a prepared batch came from; None: it has no noise
     texts: Callable[[Batch], Texts] = texts_of  # what `rebuild` must give
+    show: Callable[["ObjectiveCase", Batch, int], Batch] | None = None  # a planted bug in what the model is shown
+    cost: Callable[["ObjectiveCase", Model, Batch], Tensor] | None = None  # a planted bug in what that costs
+
+    def prepare(self, batch: Batch, seed: int) -> Batch:
+        """Return what the model is shown of a batch, by the way a run takes."""
+        if self.show is not None:
+            return self.show(dataclasses.replace(self, show=None), batch, seed)
+        return self.objective.preparer(seed, lambda: TRAITS)(batch)
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """Return what a prepared batch costs."""
+        if self.cost is not None:
+            return self.cost(dataclasses.replace(self, cost=None), model, batch)
+        return self.objective(model, batch).total
 
 
 # --- texts from what models are shown ---------------------------------------------------------------------------------
@@ -112,12 +130,15 @@ def filled_in(batch: Batch) -> Texts:
     return found
 
 
+MASKED = MaskedTokenConfig(mask=MASK, vocab=TEXT, spared=())
 CASES: dict[str, ObjectiveCase] = {
     "next_token": ObjectiveCase(NextTokenConfig(), language_model),
     "sequence": ObjectiveCase(SequenceConfig(), encoder_decoder, pairs),
-    "masked_token": ObjectiveCase(
-        MaskedTokenConfig(mask=MASK, vocab=TEXT, spared=()), encoder, rebuild=unmasked, texts=inputs_of
+    "masked_token": ObjectiveCase(MASKED, encoder, rebuild=unmasked, texts=inputs_of),
+    "masked_token, whole words": ObjectiveCase(
+        replace(MASKED, unit="word"), encoder, rebuild=unmasked, texts=inputs_of
     ),
+    "masked_token, static": ObjectiveCase(replace(MASKED, static=10), encoder, rebuild=unmasked, texts=inputs_of),
     "span_corruption": ObjectiveCase(
         SpanCorruptionConfig(sentinels=SENTINELS, end=END, start=END), encoder_decoder, rebuild=filled_in
     ),

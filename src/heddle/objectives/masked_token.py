@@ -1,17 +1,19 @@
-"""Masked language modelling (MLM): predict hidden tokens (Devlin 2018), masked anew each epoch (Liu 2019)."""
+"""Masked language modelling (MLM): predict hidden tokens or whole words (Devlin 2018), dynamic (Liu 2019) or static."""
 
 import dataclasses
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from functools import partial
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.core import ConfigError, Purpose, check_at_least, numpy_generator, part
-from heddle.data.rows import Batch
+from heddle.core import ConfigError, Positive, Purpose, check_at_least, numpy_generator, part
+from heddle.data.rows import Batch, RowsConfig, TokenTraits
 from heddle.models.networks import Encoder, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
@@ -30,11 +32,14 @@ class MaskedBatch(Batch):
 class MaskedTokenConfig(ObjectiveConfig):
     """Predict hidden tokens: of those chosen, most become the mask, some any token, and the rest stay as they are.
 
-    A row is hidden by its number in the whole run, so each epoch hides other tokens, and resuming changes nothing.
+    A row is hidden by its number in the whole run, so each epoch hides other tokens (dynamic masking), and resuming
+    changes nothing. Static masking has a few fixed masks for each text. Whole-word masking hides all of a word or none.
 
     share: share of a row's tokens that are chosen.
     masked: share of those chosen that become the mask.
     random: share of those chosen that become any token.
+    unit: what is hidden as one: a token, or a word with all its pieces, which share their fate.
+    static: static masking: how many fixed masks each row has, 10 in BERT; None: dynamic, another mask each time.
     output: the output of the encoder that predicts them.
     mask: the mask's id; None: as the run's tokenizer has it.
     vocab: how many ids there are; None: as the run's tokenizer has it.
@@ -44,6 +49,8 @@ class MaskedTokenConfig(ObjectiveConfig):
     share: float = 0.15
     masked: float = 0.8
     random: float = 0.1
+    unit: Literal["token", "word"] = "token"
+    static: Positive | None = None
     output: str = "masked_token"
     mask: int | None = None
     vocab: int | None = None
@@ -53,6 +60,7 @@ class MaskedTokenConfig(ObjectiveConfig):
     predicts_every_token: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.share <= 1:
             raise ConfigError("share", want="above 0 and at most 1", got=self.share)
         if min(self.masked, self.random) < 0 or self.masked + self.random > 1 + 1e-9:
@@ -75,7 +83,16 @@ class MaskedTokenConfig(ObjectiveConfig):
             raise ConfigError("objective.vocab", want=wish, got=size)
         return dataclasses.replace(self, mask=mask, vocab=size, spared=spared)
 
-    def prepare(self, batch: Batch, seed: int) -> MaskedBatch:
+    def check_rows(self, rows: RowsConfig) -> None:
+        super().check_rows(rows)
+        if self.static is not None and not rows.repeats_rows:
+            want = "false, for static masks belong to rows that come again"
+            raise ConfigError("rows.recut", want=want, got=True)
+
+    def preparer(self, seed: int, traits: Callable[[], TokenTraits]) -> Callable[[Batch], Batch]:
+        return partial(self.prepare, seed=seed, traits=traits() if self.unit == "word" else None)
+
+    def prepare(self, batch: Batch, seed: int, traits: TokenTraits | None = None) -> MaskedBatch:
         """Hide tokens of each row; one that does not count (padding) is neither hidden nor seen."""
         if self.mask is None or self.vocab is None:
             raise ConfigError("objective.mask", want="an id and a vocab, which `resolve` fills in", got=self.mask)
@@ -84,24 +101,49 @@ class MaskedTokenConfig(ObjectiveConfig):
         spared = np.unique([number for number in self.spared or () if number < self.vocab]).astype(np.int64)
         may = real & (inputs < self.vocab) & ~np.isin(inputs, spared)
         for row, number in enumerate(batch.rows.tolist()):
-            draw = numpy_generator(seed, Purpose.DATA, "mask", number)
-            weights[row] = self._mask(inputs[row], may[row], spared, draw)
+            draw = numpy_generator(seed, Purpose.DATA, "mask", *self._key(number, inputs[row]))
+            units = self._units(inputs[row], may[row], traits)
+            weights[row] = self._mask(inputs[row], may[row], units, spared, draw)
         apart = torch.from_numpy(~real).long() if batch.documents is None else batch.documents
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
         fields |= {"inputs": torch.from_numpy(inputs), "weights": torch.from_numpy(weights)}
         return MaskedBatch(**fields | {"targets": batch.inputs, "documents": apart})
 
+    def _key(self, number: int, tokens: NDArray[Any]) -> tuple[int | str, ...]:
+        """Return what the noise of a row depends on: its number or, of static masks, its text and which mask it is."""
+        if self.static is None:
+            return (number,)
+        return hashlib.blake2b(tokens.tobytes(), digest_size=8).hexdigest(), number % self.static
+
+    def _units(self, tokens: NDArray[Any], may: NDArray[np.bool_], traits: TokenTraits | None) -> NDArray[np.int64]:
+        """Return the number of the unit that each token belongs to: its own, or its word's."""
+        if self.unit == "token":
+            return np.arange(len(tokens))
+        if traits is None:
+            raise ConfigError("objective.unit", want="token, where no tokenizer says where words begin", got=self.unit)
+        starts = traits.word_starts(tokens)
+        starts[1:] |= may[1:] != may[:-1]  # control tokens and padding are apart
+        return np.cumsum(starts) - 1
+
     def _mask(
-        self, tokens: NDArray[Any], may: NDArray[np.bool_], spared: NDArray[np.int64], draw: np.random.Generator
+        self,
+        tokens: NDArray[Any],
+        may: NDArray[np.bool_],
+        units: NDArray[np.int64],
+        spared: NDArray[np.int64],
+        draw: np.random.Generator,
     ) -> NDArray[np.bool_]:
         """Hide some tokens of one row in place, of those that may be hidden; return which."""
         assert self.vocab is not None
-        order, fate = draw.random(len(tokens)), draw.random(len(tokens))
+        order, fate = draw.random(len(tokens)), draw.random(len(tokens))[units]
         any_token = draw.integers(self.vocab - len(spared), size=len(tokens))
         any_token += np.searchsorted(spared - np.arange(len(spared)), any_token, side="right")  # over those spared
         count = self._count(int(may.sum()))
-        chosen = np.zeros(len(tokens), bool)
-        chosen[np.where(may, order, 2.0).argsort()[:count]] = True
+        if self.unit == "token":
+            chosen = np.zeros(len(tokens), bool)
+            chosen[np.where(may, order, 2.0).argsort()[:count]] = True
+        else:
+            chosen = may & chosen_words(np.bincount(units[may], minlength=len(tokens)), order, count)[units]
         tokens[chosen & (fate < self.masked)] = self.mask
         swapped = chosen & (fate >= self.masked) & (fate < self.masked + self.random)
         tokens[swapped] = any_token[swapped]
@@ -132,3 +174,16 @@ class MaskedTokenConfig(ObjectiveConfig):
         targets, weights = (tensor.gather(1, places) for tensor in (batch.targets, batch.weights))
         loss = model.output(self.output).weighted_nll(vectors, targets, weights, ctx)
         return add_auxiliary_losses(model, loss, batch)
+
+
+def chosen_words(sizes: NDArray[np.int64], order: NDArray[np.float64], budget: int) -> NDArray[np.bool_]:
+    """Choose words in an order until their sizes fill the budget; one that no longer fits is passed over."""
+    chosen = np.zeros(len(sizes), bool)
+    words = np.flatnonzero(sizes)
+    for word in words[order[words].argsort()].tolist():
+        if not budget:
+            break
+        if sizes[word] <= budget:
+            chosen[word] = True
+            budget -= int(sizes[word])
+    return chosen

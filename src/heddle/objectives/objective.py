@@ -4,8 +4,9 @@ A loss is summed over the tokens that count; the trainer divides once, by the to
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, Share, part, within
 from heddle.core.shapes import Ids, Stream
-from heddle.data.rows import Batch, RowsConfig
+from heddle.data.rows import Batch, RowsConfig, TokenTraits
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
@@ -63,6 +64,10 @@ class ObjectiveConfig(Config, ABC):
     def prepare(self, batch: Batch, seed: int) -> Batch:
         """Return what the model is shown of a batch; noise is drawn here, keyed by row, and weights then count it."""
         return batch
+
+    def preparer(self, seed: int, traits: Callable[[], TokenTraits]) -> Callable[[Batch], Batch]:
+        """Return `prepare` with its seed and, for noise of words or sentences, facts about the tokenizer's ids."""
+        return partial(self.prepare, seed=seed)
 
     def check_rows(self, rows: RowsConfig) -> None:
         """Refuse rows that cannot serve this objective, by the field to set."""

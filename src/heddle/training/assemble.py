@@ -11,7 +11,7 @@ from heddle.checkpoints import Source
 from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_of
 from heddle.core import ConfigError, DamageError, DataError, UsageError, encode, replace
 from heddle.core.system import choose_hardware, read_text, write_text
-from heddle.data.rows import MixedPlan, RowPlan, measured_text
+from heddle.data.rows import MixedPlan, RowPlan, measured_text, token_traits
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
 from heddle.models.networks import Model, ModelConfig
@@ -250,7 +250,8 @@ def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     rows = measured_rows(plan, config.validation_rows)
     text = measured_text(plan, rows, shards, lambda: load_tokenizer(prepared.tokenizer))
     lanes = config.training.micro_batch if config.training.reduction == "deterministic" else None
-    return HeldOutRows(plan, batch, text, config.validation_rows, lanes)
+    prepare = config.objective.preparer(0, lambda: token_traits(load_tokenizer(prepared.tokenizer)))
+    return HeldOutRows(plan, batch, text, config.validation_rows, lanes, prepare)
 
 
 def plan_rows(config: RunConfig, prepared: list[Prepared]) -> tuple[RowPlan, HeldOutRows]:

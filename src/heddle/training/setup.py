@@ -13,7 +13,7 @@ from heddle.checkpoints import Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, with_checksum
 from heddle.core import Config, ConfigError, DamageError, UsageError, decode, diff, encode, find, replace, user_code
 from heddle.core.system import CoreWatch, Hardware, write_json
-from heddle.data.rows import Loader, RowPlan
+from heddle.data.rows import Loader, RowPlan, token_traits
 from heddle.data.shards import Prepared
 from heddle.models import training_flops
 from heddle.models.networks import Model
@@ -70,7 +70,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
         folder=env.folder,
         model=model,
         take_step=build_step(config, model, hardware, processes),
-        loader=_build_loader(config, plan, hardware, processes),
+        loader=_build_loader(config, tokenizer, plan, hardware, processes),
         schedule=config.training.schedule,
         objective=config.objective,
         steps=config.training.steps,
@@ -200,7 +200,9 @@ def _announce(lines: Iterable[str], model: Model, plan: RowPlan, reporter: loop.
             reporter.message(f"left out: {count:,} pairs, {reason.replace('_', ' ')}", "warning")
 
 
-def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processes: loop.ProcessGroup) -> Loader:
+def _build_loader(
+    config: RunConfig, tokenizer: Tokenizer, plan: RowPlan, hardware: Hardware, processes: loop.ProcessGroup
+) -> Loader:
     return Loader(
         plan,
         config.training.batch,
@@ -208,7 +210,7 @@ def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processe
         world=processes.world,
         workers=config.hardware.workers,
         pin=hardware.device.type == "cuda",
-        transform=partial(config.objective.prepare, seed=config.seed),
+        transform=config.objective.preparer(config.seed, partial(token_traits, tokenizer)),
     )
 
 

@@ -56,6 +56,11 @@ class RowsConfig(Config, ABC):
         return False
 
     @property
+    def repeats_rows(self) -> bool:
+        """Tell whether every epoch has the same rows, in whatever order."""
+        return False
+
+    @property
     def varies_in_length(self) -> bool:
         """Tell whether batches differ in shape, which a compiler must know."""
         return False
