@@ -69,7 +69,8 @@ NO_OPTIONS = {
 }
 # New as a whole: a name that ends with * stands for all that begin so.
 NEW_OBJECTIVES = ("span_corruption",)
-NEW_RECIPES = ("t5",)
+NEW_RECIPES = ("bert", "t5")
+PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
 ADDED: dict[str, list[str]] = {
     "configs": [
@@ -79,10 +80,12 @@ ADDED: dict[str, list[str]] = {
         "table of format dtype vocab.lost",
         *("objective/next_token.z_loss", "objective/sequence.z_loss"),
         *(f"objective/{kind}*" for kind in NEW_OBJECTIVES),
+        *("objective/masked_token.static", "objective/masked_token.unit", "rows/packed.recut"),
     ],
     "recipes": [
         *(f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use", "hardware.threads")),
         *(f"{recipe}: objective.z_loss" for recipe in ALL_RECIPES),
+        *(f"{recipe}: rows.recut" for recipe in PACKED_RECIPES),
         *(f"{recipe}: *" for recipe in NEW_RECIPES),
     ],
     "options": [

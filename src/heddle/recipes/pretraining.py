@@ -1,11 +1,29 @@
-"""Pre-training on plain text: T5."""
+"""Pre-training on plain text: BERT, T5."""
 
 from heddle.data.rows import PackedRows
 from heddle.models.presets import PresetConfig
-from heddle.objectives import SpanCorruptionConfig
+from heddle.objectives import MaskedTokenConfig, SpanCorruptionConfig
 from heddle.text.tokenizers import BpeTokenizer
 from heddle.training import EveryConfig, RunConfig, TrainingConfig
 from heddle.training.optimizers import AdamWConfig, CosineConfig
+
+
+def bert() -> RunConfig:
+    """A small BERT learns hidden words of plain text (masked language modelling): minutes on a GPU."""
+    return RunConfig(
+        name="bert",
+        model=PresetConfig(name="bert-base-masked", layers=4, width=256, heads=4),
+        tokenizer=BpeTokenizer(),
+        rows=PackedRows(length=128),
+        objective=MaskedTokenConfig(unit="word"),
+        training=TrainingConfig(
+            steps=2000,
+            batch=32,
+            optimizer=AdamWConfig(learning_rate=1e-3, weight_decay=0.01),
+            schedule=CosineConfig(warmup=200, floor=0.0),
+        ),
+        every=EveryConfig(log=10, validate=500, save=500, sample=1000),
+    )
 
 
 def t5() -> RunConfig:
