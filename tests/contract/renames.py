@@ -68,8 +68,8 @@ NO_OPTIONS = {
     "dropout": ("speedrun",),
 }
 # New as a whole: a name that ends with * stands for all that begin so.
-NEW_OBJECTIVES = ("span_corruption",)
-NEW_RECIPES = ("bert", "t5")
+NEW_OBJECTIVES = ("span_corruption", "denoising")
+NEW_RECIPES = ("bert", "t5", "bart")
 PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
 ADDED: dict[str, list[str]] = {
@@ -80,6 +80,7 @@ ADDED: dict[str, list[str]] = {
         "table of format dtype vocab.lost",
         *("objective/next_token.z_loss", "objective/sequence.z_loss"),
         *(f"objective/{kind}*" for kind in NEW_OBJECTIVES),
+        "noises/*",
         *("objective/masked_token.static", "objective/masked_token.unit", "rows/packed.recut"),
     ],
     "recipes": [

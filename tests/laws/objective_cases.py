@@ -19,11 +19,17 @@ from heddle.data.rows import Batch, TokenTraits
 from heddle.models.networks import Model
 from heddle.models.presets import build
 from heddle.objectives import (
+    DenoisingConfig,
+    DocumentRotationConfig,
     MaskedTokenConfig,
     NextTokenConfig,
     ObjectiveConfig,
+    SentencePermutationConfig,
     SequenceConfig,
     SpanCorruptionConfig,
+    TextInfillingConfig,
+    TokenDeletionConfig,
+    TokenMaskingConfig,
 )
 
 TEXT, END, MASK, FIRST_SENTINEL = 23, 23, 24, 44  # ids of the text are below 23; sentinels are 44, 43, ... 25
@@ -130,6 +136,19 @@ def filled_in(batch: Batch) -> Texts:
     return found
 
 
+def written(batch: Batch) -> Texts:
+    """Return targets without the end token."""
+    return [row[weights > 0].tolist()[:-1] for row, weights in zip(batch.targets, batch.weights, strict=True)]
+
+
+DENOISING = DenoisingConfig(mask=MASK, end=END, start=END, source_before=(), target_before=(), controls=(END, MASK))
+ALL_NOISES = (
+    DocumentRotationConfig(),
+    SentencePermutationConfig(share=0.5),
+    TextInfillingConfig(share=0.2),
+    TokenMaskingConfig(),
+    TokenDeletionConfig(),
+)
 MASKED = MaskedTokenConfig(mask=MASK, vocab=TEXT, spared=())
 CASES: dict[str, ObjectiveCase] = {
     "next_token": ObjectiveCase(NextTokenConfig(), language_model),
@@ -142,6 +161,8 @@ CASES: dict[str, ObjectiveCase] = {
     "span_corruption": ObjectiveCase(
         SpanCorruptionConfig(sentinels=SENTINELS, end=END, start=END), encoder_decoder, rebuild=filled_in
     ),
+    "denoising": ObjectiveCase(DENOISING, encoder_decoder, rebuild=written),
+    "denoising, all noises": ObjectiveCase(replace(DENOISING, noises=ALL_NOISES), encoder_decoder, rebuild=written),
 }
 
 

@@ -1,7 +1,18 @@
 """Objectives: what a model is trained to do."""
 
+from heddle.objectives.denoising import DenoisingConfig
 from heddle.objectives.masked_token import MaskedTokenConfig
+from heddle.objectives.noises import (
+    DocumentRotationConfig,
+    NoiseConfig,
+    SentencePermutationConfig,
+    TextInfillingConfig,
+    TokenDeletionConfig,
+    TokenMaskingConfig,
+    TokenView,
+)
 from heddle.objectives.objective import (
+    OPTIONAL_PURPOSES,
     PURPOSES,
     Loss,
     NextTokenConfig,

@@ -17,7 +17,14 @@ from heddle.data.rows import Batch, RowsConfig, TokenTraits
 from heddle.models.networks import Encoder, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
-from heddle.objectives.objective import PURPOSES, Loss, ObjectiveConfig, add_auxiliary_losses
+from heddle.objectives.objective import (
+    OPTIONAL_PURPOSES,
+    PURPOSES,
+    Loss,
+    ObjectiveConfig,
+    add_auxiliary_losses,
+    control_ids,
+)
 
 MASK = "<|mask|>"
 
@@ -71,10 +78,12 @@ class MaskedTokenConfig(ObjectiveConfig):
     def resolve(self, special: Mapping[str, int], vocab: int) -> "MaskedTokenConfig":
         if self.mask is None and MASK not in special:
             raise ConfigError(
-                "tokenizer.special", want=f"{MASK} among them, to hide tokens", got=sorted(set(special) - set(PURPOSES))
+                "tokenizer.special",
+                want=f"{MASK} among them, to hide tokens",
+                got=sorted(set(special) - {*PURPOSES, *OPTIONAL_PURPOSES}),
             )
         mask = special[MASK] if self.mask is None else self.mask
-        spared = tuple(sorted(set(special.values()))) if self.spared is None else self.spared
+        spared = control_ids(special) if self.spared is None else self.spared
         size = self.vocab or vocab
         if not 0 <= mask < vocab:
             raise ConfigError("objective.mask", want=f"an id of the tokenizer, 0 to {vocab - 1}", got=mask)

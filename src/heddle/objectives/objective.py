@@ -23,6 +23,9 @@ from heddle.nn.state import State
 # Ids that `resolve` finds by their purpose, whatever the tokenizer calls them, beside its control tokens by name.
 END, DECODER_START, CLS, SEP = "end", "decoder_start", "cls", "sep"
 PURPOSES = (END, DECODER_START, CLS, SEP)
+# The same for ids that only some tokenizers have: BART's source begins with one, and its target with a second one.
+SOURCE_BEGIN, DECODER_SECOND = "source_begin", "decoder_second"
+OPTIONAL_PURPOSES = (SOURCE_BEGIN, DECODER_SECOND)
 
 Coefficient = Annotated[float, within("at least 0", lambda number: number >= 0)]
 
@@ -83,6 +86,11 @@ class ObjectiveConfig(Config, ABC):
     def missing_control_tokens(self, special: Mapping[str, int]) -> tuple[str, ...]:
         """Return the control tokens that a tokenizer with these lacks."""
         return tuple(name for name in self.control_tokens if name not in special)
+
+
+def control_ids(special: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the ids of all control tokens in order."""
+    return tuple(sorted(set(special.values())))
 
 
 def real_lengths(batch: Batch) -> NDArray[np.int64]:

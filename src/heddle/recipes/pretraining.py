@@ -1,8 +1,8 @@
-"""Pre-training on plain text: BERT, T5."""
+"""Pre-training on plain text: BERT, T5, BART."""
 
 from heddle.data.rows import PackedRows
 from heddle.models.presets import PresetConfig
-from heddle.objectives import MaskedTokenConfig, SpanCorruptionConfig
+from heddle.objectives import DenoisingConfig, MaskedTokenConfig, SpanCorruptionConfig
 from heddle.text.tokenizers import BpeTokenizer
 from heddle.training import EveryConfig, RunConfig, TrainingConfig
 from heddle.training.optimizers import AdamWConfig, CosineConfig
@@ -39,6 +39,24 @@ def t5() -> RunConfig:
             batch=32,
             optimizer=AdamWConfig(learning_rate=2e-3, weight_decay=0.01),
             schedule=CosineConfig(warmup=100, floor=0.1),
+        ),
+        every=EveryConfig(log=10, validate=500, save=500, sample=1000),
+    )
+
+
+def bart() -> RunConfig:
+    """A small BART learns to restore plain text from which spans are missing and whose sentences are permuted."""
+    return RunConfig(
+        name="bart",
+        model=PresetConfig(name="bart-base", layers=3, width=256, heads=4),
+        tokenizer=BpeTokenizer(),
+        rows=PackedRows(length=255, boundaries="stream"),
+        objective=DenoisingConfig(),
+        training=TrainingConfig(
+            steps=2000,
+            batch=32,
+            optimizer=AdamWConfig(learning_rate=5e-4, weight_decay=0.01),
+            schedule=CosineConfig(warmup=200, floor=0.0),
         ),
         every=EveryConfig(log=10, validate=500, save=500, sample=1000),
     )

@@ -17,7 +17,7 @@ from heddle.data.sources import CorpusConfig
 from heddle.models.networks import Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import with_adapters
-from heddle.objectives import PURPOSES
+from heddle.objectives import OPTIONAL_PURPOSES, PURPOSES
 from heddle.text.chat import TEMPLATE, load_template, template_control_tokens
 from heddle.text.tokenizers import (
     MASK,
@@ -95,7 +95,9 @@ def tokens_by_purpose(tokenizer: Tokenizer) -> dict[str, int]:
     special = tokenizer.special_tokens
     after, mask = special.text.after or (special.end,), {} if special.mask is None else {MASK: special.mask}
     found = (special.end, special.decoder_start[0], special.document_start[0], after[-1])
-    return {**tokenizer.special, **mask, **dict(zip(PURPOSES, found, strict=True))}
+    some = zip(OPTIONAL_PURPOSES, (special.source.before[:1], special.decoder_start[1:2]), strict=True)
+    optional = {name: ids[0] for name, ids in some if ids}
+    return {**tokenizer.special, **mask, **dict(zip(PURPOSES, found, strict=True)), **optional}
 
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
