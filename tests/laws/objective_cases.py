@@ -22,8 +22,11 @@ from heddle.objectives import (
     DenoisingConfig,
     DocumentRotationConfig,
     MaskedTokenConfig,
+    MixedObjectiveConfig,
+    MixtureConfig,
     NextTokenConfig,
     ObjectiveConfig,
+    PrefixLMConfig,
     SentencePermutationConfig,
     SequenceConfig,
     SpanCorruptionConfig,
@@ -136,6 +139,23 @@ def filled_in(batch: Batch) -> Texts:
     return found
 
 
+def mixed(batch: Batch) -> Texts:
+    """Return sources without their mode tokens, filled in."""
+    assert batch.source is not None and batch.source_lengths is not None
+    assert set(batch.source[:, 0].tolist()) <= set(MODES)
+    real = torch.arange(batch.source.shape[1]) < batch.source_lengths[:, None]
+    return filled_in(dataclasses.replace(batch, source=batch.source.where(real, END)[:, 1:]))
+
+
+def continued(batch: Batch) -> Texts:
+    """Return each row's inputs but the first, and its last target."""
+    last = [int(weights.nonzero()[-1]) for weights in batch.weights]
+    return [
+        [*inputs[1 : at + 1].tolist(), int(targets[at])]
+        for inputs, targets, at in zip(batch.inputs, batch.targets, last, strict=True)
+    ]
+
+
 def written(batch: Batch) -> Texts:
     """Return targets without the end token."""
     return [row[weights > 0].tolist()[:-1] for row, weights in zip(batch.targets, batch.weights, strict=True)]
@@ -149,6 +169,13 @@ ALL_NOISES = (
     TokenMaskingConfig(),
     TokenDeletionConfig(),
 )
+SPANS = SpanCorruptionConfig(sentinels=SENTINELS, end=END, start=END)
+MIXED = (
+    MixedObjectiveConfig(objective=SPANS, mode="r"),
+    MixedObjectiveConfig(objective=replace(SPANS, mean_span=None, share=0.25), weight=2.0, mode="s"),
+    MixedObjectiveConfig(objective=replace(SPANS, share=0.5), mode="x"),
+)
+MODES = (20, 21, 22)  # ids of text do here, for sources are rebuilt without their first id
 MASKED = MaskedTokenConfig(mask=MASK, vocab=TEXT, spared=())
 CASES: dict[str, ObjectiveCase] = {
     "next_token": ObjectiveCase(NextTokenConfig(), language_model),
@@ -158,9 +185,9 @@ CASES: dict[str, ObjectiveCase] = {
         replace(MASKED, unit="word"), encoder, rebuild=unmasked, texts=inputs_of
     ),
     "masked_token, static": ObjectiveCase(replace(MASKED, static=10), encoder, rebuild=unmasked, texts=inputs_of),
-    "span_corruption": ObjectiveCase(
-        SpanCorruptionConfig(sentinels=SENTINELS, end=END, start=END), encoder_decoder, rebuild=filled_in
-    ),
+    "span_corruption": ObjectiveCase(SPANS, encoder_decoder, rebuild=filled_in),
+    "mixture": ObjectiveCase(MixtureConfig(objectives=MIXED, modes=MODES), encoder_decoder, rebuild=mixed),
+    "prefix_lm": ObjectiveCase(PrefixLMConfig(), language_model, rebuild=continued),
     "denoising": ObjectiveCase(DENOISING, encoder_decoder, rebuild=written),
     "denoising, all noises": ObjectiveCase(replace(DENOISING, noises=ALL_NOISES), encoder_decoder, rebuild=written),
 }

@@ -2,6 +2,7 @@
 
 from heddle.objectives.denoising import DenoisingConfig
 from heddle.objectives.masked_token import MaskedTokenConfig
+from heddle.objectives.mixture import MixedObjectiveConfig, MixtureConfig
 from heddle.objectives.noises import (
     DocumentRotationConfig,
     NoiseConfig,
@@ -22,6 +23,7 @@ from heddle.objectives.objective import (
     TeacherForcingConfig,
     add_auxiliary_losses,
 )
+from heddle.objectives.prefix_lm import PrefixLMConfig
 from heddle.objectives.scheduled_sampling import (
     ExponentialSamplingConfig,
     InverseSigmoidSamplingConfig,

@@ -81,8 +81,8 @@ class DenoisingConfig(ObjectiveConfig):
         own = {name: value for name, value in found.items() if fields_of(self)[name] is None}
         return replace(self, **own)
 
-    def model_length(self, length: int) -> int:
-        return length + 1 + max(len(self.source_before or ()), len(self.target_before or ()))
+    def side_lengths(self, length: int) -> tuple[int, int]:
+        return length + 1 + len(self.source_before or ()), length + 1 + len(self.target_before or ())
 
     def preparer(self, seed: int, traits: Callable[[], TokenTraits]) -> Callable[[Batch], Batch]:
         return partial(self.prepare, seed=seed, traits=traits())

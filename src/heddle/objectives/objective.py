@@ -79,9 +79,13 @@ class ObjectiveConfig(Config, ABC):
         if self.makes_source and rows.separates_documents:
             raise ConfigError("rows.boundaries", want=f"stream, for {self.kind} makes one source of a row", got="reset")
 
+    def side_lengths(self, length: int) -> tuple[int, int]:
+        """Return how many tokens of source and target the model is shown of a row of this length."""
+        return length, length
+
     def model_length(self, length: int) -> int:
         """Return the most tokens of either side that the model is shown of a row of this length."""
-        return length
+        return max(self.side_lengths(length))
 
     def missing_control_tokens(self, special: Mapping[str, int]) -> tuple[str, ...]:
         """Return the control tokens that a tokenizer with these lacks."""
@@ -111,6 +115,13 @@ def add_auxiliary_losses(model: Model, total: Tensor, batch: Batch, carried: Sta
     if penalty is not None:
         total = total + penalty * batch.weights.count_nonzero()
     return Loss(total, model.metrics(), carried)
+
+
+def require_language_model(model: Model, objective: ObjectiveConfig) -> LanguageModel:
+    """Return the model as a language model, or refuse it."""
+    if not isinstance(model, LanguageModel):
+        raise ConfigError("objective", want=f"a language model for {objective.kind}", got=type(model).__name__)
+    return model
 
 
 def require_encoder_decoder(model: Model, objective: ObjectiveConfig) -> EncoderDecoder:
@@ -176,9 +187,7 @@ class NextTokenConfig(ObjectiveConfig):
         return self.sampling.share_at(step, steps)
 
     def checked_model(self, model: Model) -> LanguageModel:
-        if not isinstance(model, LanguageModel):
-            raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
-        return model
+        return require_language_model(model, self)
 
     def __call__(
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None

@@ -44,7 +44,7 @@ class SpanCorruptionConfig(ObjectiveConfig):
     Rows of 568 tokens become sources of 512 tokens and targets of 114; the end token and the sentinels count.
 
     share: share of a row's tokens that are hidden.
-    mean_span: mean length of a hidden span.
+    mean_span: mean length of a hidden span; None: one span, which ends the row (UL2's sequential denoiser).
     smoothing: label smoothing: share of each target's probability that is spread over all tokens.
     z_loss: coefficient of the square of the softmax's log-normalizer, which keeps logits small; 0: none.
     sentinels: ids of the sentinels in order; None: as the run's tokenizer has them.
@@ -53,7 +53,7 @@ class SpanCorruptionConfig(ObjectiveConfig):
     """
 
     share: Between = 0.15
-    mean_span: MeanSpan = 3.0
+    mean_span: MeanSpan | None = 3.0
     smoothing: Share = 0.0
     z_loss: Coefficient = 0.0
     sentinels: tuple[int, ...] | None = None
@@ -75,8 +75,8 @@ class SpanCorruptionConfig(ObjectiveConfig):
     def missing_control_tokens(self, special: Mapping[str, int]) -> tuple[str, ...]:
         return () if sentinels_in(special) else SENTINEL_NAMES
 
-    def model_length(self, length: int) -> int:
-        return max(corrupted_lengths(length, self.share, self.mean_span))
+    def side_lengths(self, length: int) -> tuple[int, int]:
+        return corrupted_lengths(length, self.share, self.mean_span)
 
     def check_rows(self, rows: RowsConfig) -> None:
         super().check_rows(rows)
@@ -135,21 +135,22 @@ def source_and_target(batch: Batch, source: Ids, target: Ids, weights: NDArray[n
 # --- the noise --------------------------------------------------------------------------------------------------------
 
 
-def noise_counts(length: int, share: float, mean_span: float) -> tuple[int, int]:
+def noise_counts(length: int, share: float, mean_span: float | None) -> tuple[int, int]:
     """Return how many tokens of a text are hidden, and in how many spans; at least one of each, and one stays."""
     if length < 2:
         return 0, 0
     hidden = min(max(round(length * share), 1), length - 1)
-    return hidden, min(max(round(hidden / mean_span), 1), length - hidden)
+    spans = 1 if mean_span is None else round(hidden / mean_span)
+    return hidden, min(max(spans, 1), length - hidden)
 
 
-def corrupted_lengths(length: int, share: float, mean_span: float) -> tuple[int, int]:
+def corrupted_lengths(length: int, share: float, mean_span: float | None) -> tuple[int, int]:
     """Return the lengths of source and target of a text, with sentinels and end tokens."""
     hidden, spans = noise_counts(length, share, mean_span)
     return length - hidden + spans + 1, hidden + spans + 1
 
 
-def random_spans(length: int, share: float, mean_span: float, draw: np.random.Generator) -> NDArray[np.bool_]:
+def random_spans(length: int, share: float, mean_span: float | None, draw: np.random.Generator) -> NDArray[np.bool_]:
     """Draw which tokens are hidden: as many in as many spans as `noise_counts` has; the first token never is."""
     hidden, spans = noise_counts(length, share, mean_span)
     if not spans:
