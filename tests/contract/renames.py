@@ -68,7 +68,7 @@ NO_OPTIONS = {
     "dropout": ("speedrun",),
 }
 # New as a whole: a name that ends with * stands for all that begin so.
-NEW_OBJECTIVES = ("span_corruption", "denoising", "mixture", "prefix_lm")
+NEW_OBJECTIVES = ("span_corruption", "denoising", "mixture", "prefix_lm", "next_sentence", "sentence_order")
 NEW_RECIPES = ("bert", "t5", "bart")
 PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
@@ -80,7 +80,7 @@ ADDED: dict[str, list[str]] = {
         "table of format dtype vocab.lost",
         *("objective/next_token.z_loss", "objective/sequence.z_loss"),
         *(f"objective/{kind}*" for kind in NEW_OBJECTIVES),
-        *("noises/*", "objectives*"),
+        *("noises/*", "objectives*", "rows/sentence_pairs*"),
         *("objective/masked_token.static", "objective/masked_token.unit", "rows/packed.recut"),
     ],
     "recipes": [

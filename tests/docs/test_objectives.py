@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 import shlex
 from pathlib import Path
@@ -22,7 +23,9 @@ LINES = [line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL) for l
 @pytest.mark.parametrize("line", LINES)
 def test_the_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_text(tmp_path / "my.txt")
+    lines = write_text(tmp_path / "my.txt", lines=400).read_text().splitlines()
+    texts = [" ".join(lines[first : first + 4]) for first in range(0, 400, 4)]
+    (tmp_path / "my.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     words = shlex.split(line, comments=True)[1:]
     with contextlib.redirect_stdout(io.StringIO()):
         assert main([*words, *SMALL.split(), "hardware.device=cpu"]) == 0, line

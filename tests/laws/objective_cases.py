@@ -15,7 +15,7 @@ from laws.cases import ENCODERS, SMALL, ids
 from torch import Tensor
 
 from heddle.core import replace
-from heddle.data.rows import Batch, TokenTraits
+from heddle.data.rows import Batch, SentencePairBatch, TokenTraits
 from heddle.models.networks import Model
 from heddle.models.presets import build
 from heddle.objectives import (
@@ -24,9 +24,11 @@ from heddle.objectives import (
     MaskedTokenConfig,
     MixedObjectiveConfig,
     MixtureConfig,
+    NextSentenceConfig,
     NextTokenConfig,
     ObjectiveConfig,
     PrefixLMConfig,
+    SentenceOrderConfig,
     SentencePermutationConfig,
     SequenceConfig,
     SpanCorruptionConfig,
@@ -60,6 +62,19 @@ def pairs() -> Batch:
     return dataclasses.replace(batch, source=ids(ROWS, 9, seed=8), source_lengths=torch.tensor([9, 4, 1, 6]))
 
 
+def sentence_pairs() -> Batch:
+    """Return rows of two texts, the last of them cut short; END stands before, between and after."""
+    batch, middle = plain(), torch.tensor([9, 20, 4, 15])
+    lengths = (batch.weights > 0).sum(1)
+    inputs = batch.inputs.clone()
+    inputs[:, 0] = END
+    inputs[torch.arange(ROWS), middle - 1] = END
+    inputs[torch.arange(ROWS), lengths - 1] = END
+    segments = (torch.arange(LENGTH) >= middle[:, None]).long()
+    fields = {"segments": segments, "lengths": lengths, "labels": torch.tensor([0, 1, 1, 0])}
+    return SentencePairBatch(inputs, batch.targets, batch.weights, batch.rows, **fields)
+
+
 def texts_of(batch: Batch) -> Texts:
     """Return the text of each row of plain text."""
     return [row[weights > 0].tolist() for row, weights in zip(batch.targets, batch.weights, strict=True)]
@@ -71,6 +86,10 @@ def language_model() -> Model:
 
 def encoder() -> Model:
     return build("distilbert-masked", **ENCODERS["distilbert"], vocab=VOCAB, context=LENGTH).double()
+
+
+def pair_encoder() -> Model:
+    return build("bert-base-pretraining", **ENCODERS["bert"], vocab=VOCAB, context=LENGTH).double()
 
 
 def encoder_decoder() -> Model:
@@ -116,6 +135,18 @@ def unmasked(batch: Batch) -> Texts:
     inputs = batch.inputs.where(batch.weights == 0, batch.targets)
     assert batch.documents is not None
     return [row[apart == 0].tolist() for row, apart in zip(inputs, batch.documents, strict=True)]
+
+
+def unmasked_pairs(batch: Batch) -> Texts:
+    """Return inputs with the targets at the places that count, up to their lengths."""
+    assert isinstance(batch, SentencePairBatch) and batch.lengths is not None
+    inputs = batch.inputs.where(batch.weights == 0, batch.targets)
+    return [row[:length].tolist() for row, length in zip(inputs, batch.lengths.tolist(), strict=True)]
+
+
+def with_coin(batch: Batch) -> float:
+    """Return what targets cost that could be any token, and coins, one a row: each counts as 15 % of a row."""
+    return log_vocab(batch) + round(0.15 * LENGTH) * ROWS * math.log(2)
 
 
 def inputs_of(batch: Batch) -> Texts:
@@ -177,6 +208,7 @@ MIXED = (
 )
 MODES = (20, 21, 22)  # ids of text do here, for sources are rebuilt without their first id
 MASKED = MaskedTokenConfig(mask=MASK, vocab=TEXT, spared=())
+PAIRS_MASKED = replace(MASKED, vocab=MASK, spared=(END,))
 CASES: dict[str, ObjectiveCase] = {
     "next_token": ObjectiveCase(NextTokenConfig(), language_model),
     "sequence": ObjectiveCase(SequenceConfig(), encoder_decoder, pairs),
@@ -187,6 +219,12 @@ CASES: dict[str, ObjectiveCase] = {
     "masked_token, static": ObjectiveCase(replace(MASKED, static=10), encoder, rebuild=unmasked, texts=inputs_of),
     "span_corruption": ObjectiveCase(SPANS, encoder_decoder, rebuild=filled_in),
     "mixture": ObjectiveCase(MixtureConfig(objectives=MIXED, modes=MODES), encoder_decoder, rebuild=mixed),
+    "next_sentence": ObjectiveCase(
+        NextSentenceConfig(masked=PAIRS_MASKED), pair_encoder, sentence_pairs, with_coin, unmasked_pairs, inputs_of
+    ),
+    "sentence_order": ObjectiveCase(
+        SentenceOrderConfig(masked=PAIRS_MASKED), pair_encoder, sentence_pairs, with_coin, unmasked_pairs, inputs_of
+    ),
     "prefix_lm": ObjectiveCase(PrefixLMConfig(), language_model, rebuild=continued),
     "denoising": ObjectiveCase(DENOISING, encoder_decoder, rebuild=written),
     "denoising, all noises": ObjectiveCase(replace(DENOISING, noises=ALL_NOISES), encoder_decoder, rebuild=written),

@@ -29,4 +29,5 @@ from heddle.objectives.scheduled_sampling import (
     InverseSigmoidSamplingConfig,
     LinearSamplingConfig,
 )
+from heddle.objectives.sentence_pairs import NextSentenceConfig, SentenceOrderConfig
 from heddle.objectives.span_corruption import SpanCorruptionConfig

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import ConfigError, Positive, Purpose, check_at_least, numpy_generator, part
+from heddle.core.shapes import Stream
 from heddle.data.rows import Batch, RowsConfig, TokenTraits
 from heddle.models.networks import Encoder, Model
 from heddle.nn.base import Context
@@ -99,10 +100,21 @@ class MaskedTokenConfig(ObjectiveConfig):
             raise ConfigError("rows.recut", want=want, got=True)
 
     def preparer(self, seed: int, traits: Callable[[], TokenTraits]) -> Callable[[Batch], Batch]:
-        return partial(self.prepare, seed=seed, traits=traits() if self.unit == "word" else None)
+        return partial(self.prepare, seed=seed, traits=self.needed_traits(traits))
+
+    def needed_traits(self, traits: Callable[[], TokenTraits]) -> TokenTraits | None:
+        """Return facts about the tokenizer's ids, where words are hidden."""
+        return traits() if self.unit == "word" else None
 
     def prepare(self, batch: Batch, seed: int, traits: TokenTraits | None = None) -> MaskedBatch:
         """Hide tokens of each row; one that does not count (padding) is neither hidden nor seen."""
+        padding = (batch.weights == 0).long()
+        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        fields |= self.masked_fields(batch, seed, traits)
+        return MaskedBatch(**fields | {"documents": padding if batch.documents is None else batch.documents})
+
+    def masked_fields(self, batch: Batch, seed: int, traits: TokenTraits | None = None) -> dict[str, Tensor]:
+        """Return inputs with hidden tokens, their targets, and weights of 1 where a token is hidden."""
         if self.mask is None or self.vocab is None:
             raise ConfigError("objective.mask", want="an id and a vocab, which `resolve` fills in", got=self.mask)
         inputs, real = batch.inputs.numpy().copy(), batch.weights.numpy() > 0
@@ -113,10 +125,7 @@ class MaskedTokenConfig(ObjectiveConfig):
             draw = numpy_generator(seed, Purpose.DATA, "mask", *self._key(number, inputs[row]))
             units = self._units(inputs[row], may[row], traits)
             weights[row] = self._mask(inputs[row], may[row], units, spared, draw)
-        apart = torch.from_numpy(~real).long() if batch.documents is None else batch.documents
-        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-        fields |= {"inputs": torch.from_numpy(inputs), "weights": torch.from_numpy(weights)}
-        return MaskedBatch(**fields | {"targets": batch.inputs, "documents": apart})
+        return {"inputs": torch.from_numpy(inputs), "weights": torch.from_numpy(weights), "targets": batch.inputs}
 
     def _key(self, number: int, tokens: NDArray[Any]) -> tuple[int | str, ...]:
         """Return what the noise of a row depends on: its number or, of static masks, its text and which mask it is."""
@@ -147,7 +156,7 @@ class MaskedTokenConfig(ObjectiveConfig):
         order, fate = draw.random(len(tokens)), draw.random(len(tokens))[units]
         any_token = draw.integers(self.vocab - len(spared), size=len(tokens))
         any_token += np.searchsorted(spared - np.arange(len(spared)), any_token, side="right")  # over those spared
-        count = self._count(int(may.sum()))
+        count = self.count(int(may.sum()))
         if self.unit == "token":
             chosen = np.zeros(len(tokens), bool)
             chosen[np.where(may, order, 2.0).argsort()[:count]] = True
@@ -158,7 +167,7 @@ class MaskedTokenConfig(ObjectiveConfig):
         tokens[swapped] = any_token[swapped]
         return chosen
 
-    def _count(self, tokens: int) -> int:
+    def count(self, tokens: int) -> int:
         """Return how many of `tokens` are masked: at least one, if there is one."""
         return min(tokens, max(1, round(self.share * tokens)))
 
@@ -177,12 +186,17 @@ class MaskedTokenConfig(ObjectiveConfig):
         if not isinstance(batch, MaskedBatch):
             raise ConfigError("batch", want="one with hidden tokens, made by `prepare`", got=type(batch).__name__)
         x, ctx = model.run(batch.inputs, Context(documents=batch.documents, positions=batch.positions))
-        # only hidden tokens meet the head; as many places for every row, so that shapes do not depend on the draw
-        places = batch.weights.topk(self._count(batch.inputs.shape[1]), dim=1).indices
+        return add_auxiliary_losses(model, self.hidden_loss(model, x, batch, ctx), batch)
+
+    def hidden_loss(self, model: Encoder, x: Stream, batch: Batch, ctx: Context) -> Tensor:
+        """Return the loss of the hidden tokens, from the last layer's vectors.
+
+        Only they meet the head; as many places for every row, so that shapes do not depend on the draw.
+        """
+        places = batch.weights.topk(self.count(batch.inputs.shape[1]), dim=1).indices
         vectors = x.take_along_dim(places[..., None], dim=1)
         targets, weights = (tensor.gather(1, places) for tensor in (batch.targets, batch.weights))
-        loss = model.output(self.output).weighted_nll(vectors, targets, weights, ctx)
-        return add_auxiliary_losses(model, loss, batch)
+        return model.output(self.output).weighted_nll(vectors, targets, weights, ctx)
 
 
 def chosen_words(sizes: NDArray[np.int64], order: NDArray[np.float64], budget: int) -> NDArray[np.bool_]:

@@ -21,8 +21,7 @@ from heddle.nn.base import Context
 from heddle.nn.state import State
 
 # Ids that `resolve` finds by their purpose, whatever the tokenizer calls them, beside its control tokens by name.
-END, DECODER_START, CLS, SEP = "end", "decoder_start", "cls", "sep"
-PURPOSES = (END, DECODER_START, CLS, SEP)
+PURPOSES = END, DECODER_START = "end", "decoder_start"
 # The same for ids that only some tokenizers have: BART's source begins with one, and its target with a second one.
 SOURCE_BEGIN, DECODER_SECOND = "source_begin", "decoder_second"
 OPTIONAL_PURPOSES = (SOURCE_BEGIN, DECODER_SECOND)
@@ -74,6 +73,8 @@ class ObjectiveConfig(Config, ABC):
 
     def check_rows(self, rows: RowsConfig) -> None:
         """Refuse rows that cannot serve this objective, by the field to set."""
+        if rows.second_text is not None:
+            raise ConfigError("rows.kind", want=f"packed, for {self.kind} reads one text a row", got=rows.kind)
         if self.makes_source and (rows.paired or rows.carries_state):
             raise ConfigError("rows.kind", want=f"packed, for {self.kind} reads plain text", got=rows.kind)
         if self.makes_source and rows.separates_documents:

@@ -93,8 +93,8 @@ def _inherited(init: Source, folder: Path, config: RunConfig) -> Tokenizer:
 def tokens_by_purpose(tokenizer: Tokenizer) -> dict[str, int]:
     """Return control tokens by name, and those that objectives look for by their purpose; the mask by our name."""
     special = tokenizer.special_tokens
-    after, mask = special.text.after or (special.end,), {} if special.mask is None else {MASK: special.mask}
-    found = (special.end, special.decoder_start[0], special.document_start[0], after[-1])
+    mask = {} if special.mask is None else {MASK: special.mask}
+    found = (special.end, special.decoder_start[0])
     some = zip(OPTIONAL_PURPOSES, (special.source.before[:1], special.decoder_start[1:2]), strict=True)
     optional = {name: ids[0] for name, ids in some if ids}
     return {**tokenizer.special, **mask, **dict(zip(PURPOSES, found, strict=True)), **optional}

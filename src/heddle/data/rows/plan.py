@@ -56,6 +56,11 @@ class RowsConfig(Config, ABC):
         return False
 
     @property
+    def second_text(self) -> str | None:
+        """Return what the second text of a row is where it does not follow the first; None: a row is one text."""
+        return None
+
+    @property
     def repeats_rows(self) -> bool:
         """Tell whether every epoch has the same rows, in whatever order."""
         return False
