@@ -68,8 +68,11 @@ NO_OPTIONS = {
     "dropout": ("speedrun",),
 }
 # New as a whole: a name that ends with * stands for all that begin so.
-NEW_OBJECTIVES = ("span_corruption", "denoising", "mixture", "prefix_lm", "next_sentence", "sentence_order")
-NEW_RECIPES = ("bert", "t5", "bart")
+NEW_OBJECTIVES = (
+    *("span_corruption", "denoising", "mixture", "prefix_lm"),
+    *("next_sentence", "sentence_order", "replaced_token"),
+)
+NEW_RECIPES = ("bert", "t5", "bart", "electra")
 PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
 ADDED: dict[str, list[str]] = {
@@ -80,7 +83,7 @@ ADDED: dict[str, list[str]] = {
         "table of format dtype vocab.lost",
         *("objective/next_token.z_loss", "objective/sequence.z_loss"),
         *(f"objective/{kind}*" for kind in NEW_OBJECTIVES),
-        *("noises/*", "objectives*", "rows/sentence_pairs*"),
+        *("noises/*", "objectives*", "rows/sentence_pairs*", "model/encoder.generator"),
         *("objective/masked_token.static", "objective/masked_token.unit", "rows/packed.recut"),
     ],
     "recipes": [
@@ -100,6 +103,7 @@ ADDED: dict[str, list[str]] = {
         *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
+        *("preset electra-base", "preset electra-small"),
         *("LM.tokenizer gives with_special", "LM.tokenizer gives with_special(names)"),
     ],
 }

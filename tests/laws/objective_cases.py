@@ -28,6 +28,7 @@ from heddle.objectives import (
     NextTokenConfig,
     ObjectiveConfig,
     PrefixLMConfig,
+    ReplacedTokenConfig,
     SentenceOrderConfig,
     SentencePermutationConfig,
     SequenceConfig,
@@ -86,6 +87,10 @@ def language_model() -> Model:
 
 def encoder() -> Model:
     return build("distilbert-masked", **ENCODERS["distilbert"], vocab=VOCAB, context=LENGTH).double()
+
+
+def electra() -> Model:
+    return build("electra-small", **ENCODERS["electra"], vocab=VOCAB, context=LENGTH).double()
 
 
 def pair_encoder() -> Model:
@@ -147,6 +152,12 @@ def unmasked_pairs(batch: Batch) -> Texts:
 def with_coin(batch: Batch) -> float:
     """Return what targets cost that could be any token, and coins, one a row: each counts as 15 % of a row."""
     return log_vocab(batch) + round(0.15 * LENGTH) * ROWS * math.log(2)
+
+
+def with_detection(batch: Batch) -> float:
+    """Return what the generator's targets cost, and a coin for each token: 50 times, and 15 % count."""
+    real = sum(len(text) for text in unmasked(batch))
+    return log_vocab(batch) + 50 * round(0.15 * LENGTH) / LENGTH * real * math.log(2)
 
 
 def inputs_of(batch: Batch) -> Texts:
@@ -224,6 +235,13 @@ CASES: dict[str, ObjectiveCase] = {
     ),
     "sentence_order": ObjectiveCase(
         SentenceOrderConfig(masked=PAIRS_MASKED), pair_encoder, sentence_pairs, with_coin, unmasked_pairs, inputs_of
+    ),
+    "replaced_token": ObjectiveCase(
+        ReplacedTokenConfig(masked=replace(MASKED, masked=0.85, random=0.0)),
+        electra,
+        uniform=with_detection,
+        rebuild=unmasked,
+        texts=inputs_of,
     ),
     "prefix_lm": ObjectiveCase(PrefixLMConfig(), language_model, rebuild=continued),
     "denoising": ObjectiveCase(DENOISING, encoder_decoder, rebuild=written),

@@ -24,6 +24,7 @@ from heddle.objectives.objective import (
     add_auxiliary_losses,
 )
 from heddle.objectives.prefix_lm import PrefixLMConfig
+from heddle.objectives.replaced_token import ReplacedTokenConfig
 from heddle.objectives.scheduled_sampling import (
     ExponentialSamplingConfig,
     InverseSigmoidSamplingConfig,

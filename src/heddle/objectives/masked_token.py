@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -171,9 +172,14 @@ class MaskedTokenConfig(ObjectiveConfig):
         """Return how many of `tokens` are masked: at least one, if there is one."""
         return min(tokens, max(1, round(self.share * tokens)))
 
-    def checked_model(self, model: Model) -> Encoder:
+    def checked_encoder(self, model: Model, objective: ObjectiveConfig) -> Encoder:
+        """Return the model as an encoder, or refuse it."""
         if not isinstance(model, Encoder):
-            raise ConfigError("objective", want="an encoder for masked_token", got=type(model).__name__)
+            raise ConfigError("objective", want=f"an encoder for {objective.kind}", got=type(model).__name__)
+        return model
+
+    def checked_model(self, model: Model) -> Encoder:
+        model = self.checked_encoder(model, self)
         if self.output not in model.outputs:
             wish = f"{self.output} among them, as presets such as bert-base-masked have it"
             raise ConfigError("model.outputs", want=wish, got=list(model.outputs))
@@ -188,12 +194,16 @@ class MaskedTokenConfig(ObjectiveConfig):
         x, ctx = model.run(batch.inputs, Context(documents=batch.documents, positions=batch.positions))
         return add_auxiliary_losses(model, self.hidden_loss(model, x, batch, ctx), batch)
 
+    def hidden_places(self, batch: Batch) -> Int[Tensor, "batch hidden"]:
+        """Return the places of the hidden tokens of each row, filled up with others to one number."""
+        return batch.weights.topk(self.count(batch.inputs.shape[1]), dim=1).indices
+
     def hidden_loss(self, model: Encoder, x: Stream, batch: Batch, ctx: Context) -> Tensor:
         """Return the loss of the hidden tokens, from the last layer's vectors.
 
         Only they meet the head; as many places for every row, so that shapes do not depend on the draw.
         """
-        places = batch.weights.topk(self.count(batch.inputs.shape[1]), dim=1).indices
+        places = self.hidden_places(batch)
         vectors = x.take_along_dim(places[..., None], dim=1)
         targets, weights = (tensor.gather(1, places) for tensor in (batch.targets, batch.weights))
         return model.output(self.output).weighted_nll(vectors, targets, weights, ctx)

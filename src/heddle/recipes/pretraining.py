@@ -1,8 +1,8 @@
-"""Pre-training on plain text: BERT, T5, BART."""
+"""Pre-training on plain text: BERT, T5, BART, ELECTRA."""
 
 from heddle.data.rows import PackedRows
 from heddle.models.presets import PresetConfig
-from heddle.objectives import DenoisingConfig, MaskedTokenConfig, SpanCorruptionConfig
+from heddle.objectives import DenoisingConfig, MaskedTokenConfig, ReplacedTokenConfig, SpanCorruptionConfig
 from heddle.text.tokenizers import BpeTokenizer
 from heddle.training import EveryConfig, RunConfig, TrainingConfig
 from heddle.training.optimizers import AdamWConfig, CosineConfig
@@ -52,6 +52,24 @@ def bart() -> RunConfig:
         tokenizer=BpeTokenizer(),
         rows=PackedRows(length=255, boundaries="stream"),
         objective=DenoisingConfig(),
+        training=TrainingConfig(
+            steps=2000,
+            batch=32,
+            optimizer=AdamWConfig(learning_rate=5e-4, weight_decay=0.01),
+            schedule=CosineConfig(warmup=200, floor=0.0),
+        ),
+        every=EveryConfig(log=10, validate=500, save=500, sample=1000),
+    )
+
+
+def electra() -> RunConfig:
+    """A small ELECTRA learns to detect tokens that a generator replaced: every token of a text teaches."""
+    return RunConfig(
+        name="electra",
+        model=PresetConfig(name="electra-small", layers=4, width=256, heads=4),
+        tokenizer=BpeTokenizer(),
+        rows=PackedRows(length=128),
+        objective=ReplacedTokenConfig(),
         training=TrainingConfig(
             steps=2000,
             batch=32,

@@ -310,6 +310,7 @@ def _callbacks(
     found += [*(own.build() for own in config.callbacks), *env.callbacks]
     _check_saved_names(found)
     found.append(callbacks.Save(store, every.save, config.training.average_last, metrics))
-    if is_main and env.writer is not None and trainer.model.can_generate:  # last: it may take its time
+    writes = trainer.model.can_generate and not config.objective.makes_source  # which would write what was hidden
+    if is_main and env.writer is not None and writes:  # last: it may take its time
         found.append(callbacks.Sample(env.writer, env.folder / "samples.txt", reporter, every.sample))
     return found

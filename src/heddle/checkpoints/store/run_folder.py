@@ -37,7 +37,7 @@ def load_checkpoint_model(checkpoint: Checkpoint, config: ModelConfig, hardware:
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
     model = build_meta(config).to(chosen.dtype)
     model.materialise(chosen.device)
-    model.fill(_CheckpointTensors(checkpoint))
+    model.fill(_CheckpointTensors(checkpoint, model.config.training_only))
     model.eval()
     return model
 
@@ -106,7 +106,7 @@ def load_config(data: Any, path: Path) -> Any:
 
 def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
     """Return the full config of a run's model; the tokenizer must not be larger than its vocabulary."""
-    full = decode(ModelConfig, config["model"], "model").expand()
+    full = decode(ModelConfig, config["model"], "model").expand().finished()
     if full.vocab is None:
         raise ConfigError("model.vocab", want="a number, for a model with a tokenizer", got=None)
     if tokenizer.vocab > full.vocab:
@@ -118,10 +118,11 @@ def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: T
 class _CheckpointTensors(Mapping[str, Tensor]):
     """The tensors of a checkpoint, each read when needed, so that loading a model makes no second copy of it."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, left_out: tuple[str, ...] = ()) -> None:
         self._path = checkpoint.weights(AVERAGE if AVERAGE in checkpoint.groups else WEIGHTS)
         self._file = open_tensors(self._path)
-        self._names = frozenset(self._file.keys())
+        names = self._file.keys()
+        self._names = frozenset(name for name in names if not name.startswith(left_out))
 
     def __getitem__(self, name: str) -> Tensor:
         return get_tensor(self._file, name, self._path)
