@@ -214,12 +214,12 @@ ALL_NOISES = (
 SPANS = SpanCorruptionConfig(sentinels=SENTINELS, end=END, start=END)
 MIXED = (
     MixedObjectiveConfig(objective=SPANS, mode="r"),
-    MixedObjectiveConfig(objective=replace(SPANS, mean_span=None, share=0.25), weight=2.0, mode="s"),
-    MixedObjectiveConfig(objective=replace(SPANS, share=0.5), mode="x"),
+    MixedObjectiveConfig(objective=replace(SPANS, mean_span=None, corruption_rate=0.25), weight=2.0, mode="s"),
+    MixedObjectiveConfig(objective=replace(SPANS, corruption_rate=0.5), mode="x"),
 )
 MODES = (20, 21, 22)  # ids of text do here, for sources are rebuilt without their first id
-MASKED = MaskedTokenConfig(mask=MASK, vocab=TEXT, spared=())
-PAIRS_MASKED = replace(MASKED, vocab=MASK, spared=(END,))
+MASKED = MaskedTokenConfig(mask=MASK, vocab=TEXT, never_masked=())
+PAIRS_MASKED = replace(MASKED, vocab=MASK, never_masked=(END,))
 CASES: dict[str, ObjectiveCase] = {
     "next_token": ObjectiveCase(NextTokenConfig(), language_model),
     "sequence": ObjectiveCase(SequenceConfig(), encoder_decoder, pairs),
@@ -237,7 +237,7 @@ CASES: dict[str, ObjectiveCase] = {
         SentenceOrderConfig(masked=PAIRS_MASKED), pair_encoder, sentence_pairs, with_coin, unmasked_pairs, inputs_of
     ),
     "replaced_token": ObjectiveCase(
-        ReplacedTokenConfig(masked=replace(MASKED, masked=0.85, random=0.0)),
+        ReplacedTokenConfig(masked=replace(MASKED, mask_share=0.85, random=0.0)),
         electra,
         uniform=with_detection,
         rebuild=unmasked,

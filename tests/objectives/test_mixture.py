@@ -17,7 +17,7 @@ CASE = CASES["mixture"]
 
 
 def test_the_default_is_ul2() -> None:
-    found = [(one.mode, one.objective.mean_span, one.objective.share) for one in MixtureConfig().objectives]  # type: ignore[attr-defined]
+    found = [(one.mode, one.objective.mean_span, one.objective.corruption_rate) for one in MixtureConfig().objectives]  # type: ignore[attr-defined]
     assert found == [
         ("r", 3.0, 0.15),
         ("r", 8.0, 0.15),
@@ -30,7 +30,7 @@ def test_the_default_is_ul2() -> None:
 
 
 def test_the_sequential_denoiser_hides_the_last_quarter() -> None:
-    made = replace(SPANS, mean_span=None, share=0.25).prepare(plain(cut=False), 3)
+    made = replace(SPANS, mean_span=None, corruption_rate=0.25).prepare(plain(cut=False), 3)
     text = plain(cut=False).targets
     assert corrupted_lengths(40, 0.25, None) == (32, 12)
     assert made.source is not None and torch.equal(made.source[:, :30], text[:, :30])

@@ -80,7 +80,7 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
         OBJECTIVE.checked_model(replace(language_model().config, sight="all").build())
     with pytest.raises(ConfigError, match="made by `prepare`"):
         OBJECTIVE(language_model(), plain())
-    with pytest.raises(ConfigError, match=r"rows\.kind: want packed, for prefix_lm"):
+    with pytest.raises(ConfigError, match=r"rows\.kind: want packed, because prefix_lm"):
         check_fit(RunConfig(objective=OBJECTIVE, rows=StreamRows()))
 
 

@@ -18,6 +18,7 @@ from heddle.models.presets import PresetConfig
 from heddle.nn.base import Context
 from heddle.objectives import ObjectiveConfig, ReplacedTokenConfig
 from heddle.objectives.replaced_token import draw_by_coins
+from heddle.training.optimizers import SGDConfig
 
 CASE = CASES["replaced_token"]
 
@@ -120,12 +121,13 @@ def test_a_run_resumes_in_the_same_bits_and_leaves_the_discriminator(tmp_path: P
 @pytest.mark.parametrize("split", [1, 2])
 def test_micro_batches_draw_the_same_tokens(split: int, tmp_path: Path) -> None:
     config = tiny(write_text(tmp_path / "text.txt"), training__steps=2, training__average=None)
+    sgd = SGDConfig(learning_rate=0.1)  # linear in the gradient: Adam would blow roundings up
     model = PresetConfig(name="electra-small", layers=1, width=32, heads=2, dropout=0.0)
     config = replace(config, model=model, objective=ReplacedTokenConfig())
-    losses = []
+    weights = []
     for number, micro in enumerate((4, split)):
-        here = replace(config, training=replace(config.training, micro_batch=micro))
+        here = replace(config, training=replace(config.training, micro_batch=micro, optimizer=sgd))
         trainer = trainer_for(here, tmp_path / str(number) / "run")
         trainer.fit()
-        losses.append(trainer.model.weights()["embedding.tokens.weight"])
-    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
+        weights.append(trainer.model.weights()["embedding.tokens.weight"])
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-6)

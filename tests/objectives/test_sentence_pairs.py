@@ -30,7 +30,7 @@ CASE = CASES["next_sentence"]
 
 def test_the_loss_is_that_of_both_outputs() -> None:
     model, made = pair_encoder().eval(), CASE.prepare(CASE.batch(), 3)
-    ctx = Context(new=made.lengths, segments=made.segments)  # type: ignore[attr-defined]
+    ctx = Context(lengths=made.lengths, segments=made.segments)  # type: ignore[attr-defined]
     hidden = F.cross_entropy(
         model.scores("masked_token", made.inputs, ctx).transpose(1, 2), made.targets, reduction="none"
     )
@@ -59,14 +59,28 @@ def replace_field(batch: object, name: str, value: torch.Tensor) -> object:
 def test_what_cannot_be_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"model\.outputs: want next_sentence among them"):
         CASE.loss(encoder(), CASE.prepare(CASE.batch(), 3))
-    with pytest.raises(ConfigError, match=r"rows\.kind: want sentence_pairs, for next_sentence"):
+    with pytest.raises(
+        ConfigError, match=r"rows\.kind: want sentence_pairs, because next_sentence reads two texts a row"
+    ):
         CASE.objective.prepare(plain(), 3)
     for objective, rows, line in (
-        (NextSentenceConfig(), PackedRows(), r"rows\.kind: want sentence_pairs, for next_sentence, got 'packed'"),
-        (SentenceOrderConfig(), SentencePairRows(), r"rows\.second: want swapped, for sentence_order, got 'random'"),
+        (
+            NextSentenceConfig(),
+            PackedRows(),
+            r"rows\.kind: want sentence_pairs, because next_sentence reads two texts a row, got 'packed'",
+        ),
+        (
+            SentenceOrderConfig(),
+            SentencePairRows(),
+            r"rows\.second: want swapped, because the objective is sentence_order, got 'random'",
+        ),
         (NextSentenceConfig(), SentencePairRows(second="swapped"), r"rows\.second: want random"),
-        (MaskedTokenConfig(), SentencePairRows(), r"rows\.kind: want packed, for masked_token reads one text a row"),
-        (NextTokenConfig(), SentencePairRows(), r"rows\.kind: want packed, for next_token"),
+        (
+            MaskedTokenConfig(),
+            SentencePairRows(),
+            r"rows\.kind: want packed, because masked_token reads one text a row",
+        ),
+        (NextTokenConfig(), SentencePairRows(), r"rows\.kind: want packed, because next_token"),
         (NextSentenceConfig(masked=MaskedTokenConfig(static=10)), SentencePairRows(), r"masked\.static: want null"),
     ):
         config = RunConfig(model=PresetConfig(name="bert-base-pretraining"), objective=objective, rows=rows)

@@ -14,7 +14,7 @@ from heddle.data.sources import CorpusConfig, ParallelSource
 from heddle.models.presets import PresetConfig
 from heddle.objectives import ObjectiveConfig, SequenceConfig, SpanCorruptionConfig
 from heddle.objectives.span_corruption import SENTINEL_NAMES, corrupt, corrupted_lengths, noise_counts, random_spans
-from heddle.text.tokenizers import ByteTokenizer, Tokenizer, WordPieceTokenizer
+from heddle.text.tokenizers import ByteTokenizer, PretrainedTokenizer, Tokenizer, WordPieceTokenizer
 from heddle.training import RunConfig
 from heddle.training.checks import check_fit
 
@@ -117,7 +117,7 @@ def test_z_loss_is_for_training() -> None:
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:
     for change, line in (
-        ({"share": 0.0}, "share: want above 0 and below 1"),
+        ({"corruption_rate": 0.0}, "corruption_rate: want above 0 and below 1"),
         ({"mean_span": 0.5}, "mean_span: want at least 1"),
         ({"z_loss": -1.0}, "z_loss: want at least 0"),
     ):
@@ -136,10 +136,10 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("rows", "line"),
     [
-        (PackedRows(length=64), r"rows\.boundaries: want stream, for span_corruption makes one source"),
-        (StreamRows(length=64), r"rows\.kind: want packed, for span_corruption reads plain text"),
+        (PackedRows(length=64), r"rows\.boundaries: want stream, because span_corruption makes one source"),
+        (StreamRows(length=64), r"rows\.kind: want packed, because span_corruption reads plain text"),
         (PairRows(length=64), r"rows\.kind: want packed"),
-        (PackedRows(length=4096, boundaries="stream"), r"rows\.length: want shorter rows, for 205 spans"),
+        (PackedRows(length=4096, boundaries="stream"), r"rows\.length: want shorter rows, because 205 spans"),
     ],
 )
 def test_rows_that_cannot_serve_are_refused_before_text_is_read(rows: object, line: str) -> None:
@@ -210,3 +210,14 @@ def test_a_model_from_elsewhere_gets_rows_for_sentinels(tmp_path: Path) -> None:
     child.fit()
     again = trainer_for(replace(config, init=str(tmp_path / "runs" / "child")), tmp_path / "runs" / "grandchild")
     assert again.model.vocab == 357, "its sentinels are found, none is added"
+
+
+def test_a_pretrained_tokenizer_without_sentinels_gets_them(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text.txt")
+    given = ByteTokenizer().train([text.read_text()])
+    given.save(tmp_path / "given.json")
+    config = replace(run(text, training__steps=1), tokenizer=PretrainedTokenizer(path=str(tmp_path / "given.json")))
+    trainer = trainer_for(config, tmp_path / "run")
+    trainer.fit()
+    sentinels = trainer.objective.sentinels  # type: ignore[attr-defined]
+    assert sentinels == tuple(range(given.vocab + 99, given.vocab - 1, -1)), "the given ids stay as they are"

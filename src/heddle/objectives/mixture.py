@@ -34,8 +34,8 @@ class MixedObjectiveConfig(Config):
     mode: Mode | None = None
 
 
-def _denoiser(mode: Mode, mean_span: float | None, share: float) -> MixedObjectiveConfig:
-    return MixedObjectiveConfig(objective=SpanCorruptionConfig(share=share, mean_span=mean_span), mode=mode)
+def _denoiser(mode: Mode, mean_span: float | None, rate: float) -> MixedObjectiveConfig:
+    return MixedObjectiveConfig(objective=SpanCorruptionConfig(corruption_rate=rate, mean_span=mean_span), mode=mode)
 
 
 UL2 = (

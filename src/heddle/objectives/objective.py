@@ -1,6 +1,6 @@
 """Objectives: model and batch to a loss; next-token and sequence-to-sequence prediction with teacher forcing.
 
-A loss is summed over the tokens that count; the trainer divides once, by the tokens of the whole step.
+A loss is summed over tokens with a loss weight; the trainer divides once, by the tokens of the whole step.
 """
 
 from abc import ABC, abstractmethod
@@ -74,11 +74,13 @@ class ObjectiveConfig(Config, ABC):
     def check_rows(self, rows: RowsConfig) -> None:
         """Refuse rows that cannot serve this objective, by the field to set."""
         if rows.second_text is not None:
-            raise ConfigError("rows.kind", want=f"packed, for {self.kind} reads one text a row", got=rows.kind)
+            raise ConfigError("rows.kind", want=f"packed, because {self.kind} reads one text a row", got=rows.kind)
         if self.makes_source and (rows.paired or rows.carries_state):
-            raise ConfigError("rows.kind", want=f"packed, for {self.kind} reads plain text", got=rows.kind)
+            raise ConfigError("rows.kind", want=f"packed, because {self.kind} reads plain text", got=rows.kind)
         if self.makes_source and rows.separates_documents:
-            raise ConfigError("rows.boundaries", want=f"stream, for {self.kind} makes one source of a row", got="reset")
+            raise ConfigError(
+                "rows.boundaries", want=f"stream, because {self.kind} makes one source of a row", got="reset"
+            )
 
     def side_lengths(self, length: int) -> tuple[int, int]:
         """Return how many tokens of source and target the model is shown of a row of this length."""
@@ -136,7 +138,7 @@ def sequence_loss(model: EncoderDecoder, batch: Batch, smoothing: float, z_loss:
     """Return the loss of each target token, given the source and the target before it (teacher forcing)."""
     assert batch.source is not None
     memory = model.encode(batch.source, batch.source_lengths)
-    hidden = model(batch.inputs, Context(memory=memory, spare=after_last_target(batch)))
+    hidden = model(batch.inputs, Context(memory=memory, ignored=after_last_target(batch)))
     return add_auxiliary_losses(model, head_loss(model, hidden, batch, smoothing, z_loss), batch)
 
 
@@ -194,8 +196,8 @@ class NextTokenConfig(ObjectiveConfig):
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
     ) -> Loss:
         model = self.checked_model(model)
-        spare = after_last_target(batch)
-        ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, spare=spare)
+        ignored = after_last_target(batch)
+        ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, ignored=ignored)
         hidden, after = model.run(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
         total = head_loss(model, hidden, batch, self.smoothing, self.z_loss)
         return add_auxiliary_losses(model, total, batch, after.state)
@@ -225,9 +227,11 @@ class SequenceConfig(ObjectiveConfig):
     ) -> Loss:
         model = self.checked_model(model)
         if batch.source is None:
-            raise ConfigError("rows.kind", want="pairs, for sequence to sequence", got="another kind")
+            raise ConfigError(
+                "rows.kind", want="pairs, because the objective is sequence to sequence", got="another kind"
+            )
         memory = model.encode(batch.source, batch.source_lengths)
-        ctx = Context(memory=memory, spare=after_last_target(batch))
+        ctx = Context(memory=memory, ignored=after_last_target(batch))
         hidden = model(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
         loss = head_loss(model, hidden, batch, self.smoothing, self.z_loss)
         return add_auxiliary_losses(model, loss, batch)

@@ -41,7 +41,7 @@ class PrefixBatch(Batch):
 class PrefixLMConfig(ObjectiveConfig):
     """Prefix language model: a prefix of each document is seen whole, and the tokens after it are predicted.
 
-    Where the prefix ends is drawn evenly; the tokens inside it have no loss, for their positions see them.
+    Where the prefix ends is drawn evenly; the tokens inside it have no loss, because their positions see them.
 
     smoothing: label smoothing: share of each target's probability that is spread over all tokens.
     z_loss: coefficient of the square of the softmax's log-normalizer, which keeps logits small; 0: none.
@@ -55,7 +55,7 @@ class PrefixLMConfig(ObjectiveConfig):
     def check_rows(self, rows: RowsConfig) -> None:
         super().check_rows(rows)
         if rows.paired or rows.carries_state:
-            raise ConfigError("rows.kind", want="packed, for prefix_lm reads plain text", got=rows.kind)
+            raise ConfigError("rows.kind", want="packed, because prefix_lm reads plain text", got=rows.kind)
 
     def prepare(self, batch: Batch, seed: int) -> PrefixBatch:
         """Draw the prefix of each document of each row, by the row's number; of its targets only the last counts."""
@@ -92,8 +92,8 @@ class PrefixLMConfig(ObjectiveConfig):
         model = require_language_model(model, self)
         if not isinstance(batch, PrefixBatch):
             raise ConfigError("batch", want="one with prefixes, made by `prepare`", got=type(batch).__name__)
-        spare = after_last_target(batch)
-        ctx = Context(documents=batch.documents, positions=batch.positions, spare=spare, prefix=batch.prefix)
+        ignored = after_last_target(batch)
+        ctx = Context(documents=batch.documents, positions=batch.positions, ignored=ignored, prefix=batch.prefix)
         hidden, _ = model.run(batch.inputs, ctx)
         total = head_loss(model, hidden, batch, self.smoothing, self.z_loss)
         return add_auxiliary_losses(model, total, batch)

@@ -46,7 +46,7 @@ class ReplacedTokenConfig(ObjectiveConfig):
     output: the output of the encoder that detects them.
     """
 
-    masked: MaskedTokenConfig = MaskedTokenConfig(masked=0.85, random=0.0)
+    masked: MaskedTokenConfig = MaskedTokenConfig(mask_share=0.85, random=0.0)
     weight: Coefficient = 50.0
     output: str = "replaced_token"
 
@@ -73,8 +73,8 @@ class ReplacedTokenConfig(ObjectiveConfig):
     def checked_model(self, model: Model) -> Encoder:
         encoder = self.masked.checked_encoder(model, self)
         if self.output not in encoder.outputs or encoder.generator is None:
-            wish = f"the output {self.output} and a generator, as presets such as electra-small have them"
-            raise ConfigError("model.outputs", want=wish, got=list(encoder.outputs))
+            want = f"the output {self.output} and a generator, as in the preset electra-small"
+            raise ConfigError("model.outputs", want=want, got=list(encoder.outputs))
         self.masked.checked_model(encoder.generator)
         return encoder
 

@@ -42,11 +42,17 @@ class SentencePairConfig(ObjectiveConfig, ABC):
 
     def check_rows(self, rows: RowsConfig) -> None:
         if rows.second_text is None:
-            raise ConfigError("rows.kind", want=f"sentence_pairs, for {self.kind}", got=rows.kind)
+            raise ConfigError(
+                "rows.kind", want=f"sentence_pairs, because {self.kind} reads two texts a row", got=rows.kind
+            )
         if rows.second_text != self.second:
-            raise ConfigError("rows.second", want=f"{self.second}, for {self.kind}", got=rows.second_text)
+            raise ConfigError(
+                "rows.second", want=f"{self.second}, because the objective is {self.kind}", got=rows.second_text
+            )
         if self.masked.static is not None:
-            raise ConfigError("objective.masked.static", want="null, for pairs are drawn anew", got=self.masked.static)
+            raise ConfigError(
+                "objective.masked.static", want="null, because pairs are drawn anew", got=self.masked.static
+            )
 
     def preparer(self, seed: int, traits: Callable[[], TokenTraits]) -> Callable[[Batch], Batch]:
         return partial(self.prepare, seed=seed, traits=self.masked.needed_traits(traits))
@@ -54,15 +60,17 @@ class SentencePairConfig(ObjectiveConfig, ABC):
     def prepare(self, batch: Batch, seed: int, traits: TokenTraits | None = None) -> MaskedPairBatch:
         """Hide tokens of both texts of each row."""
         if not isinstance(batch, SentencePairBatch):
-            raise ConfigError("rows.kind", want=f"sentence_pairs, for {self.kind}", got="another kind")
+            raise ConfigError(
+                "rows.kind", want=f"sentence_pairs, because {self.kind} reads two texts a row", got="another kind"
+            )
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
         return MaskedPairBatch(**fields | self.masked.masked_fields(batch, seed, traits))
 
     def checked_model(self, model: Model) -> Encoder:
         encoder = self.masked.checked_model(model)
         if self.output not in encoder.outputs:
-            wish = f"{self.output} among them, as presets such as bert-base-pretraining have it"
-            raise ConfigError("model.outputs", want=wish, got=list(encoder.outputs))
+            want = f"{self.output} among them, as in the preset bert-base-pretraining"
+            raise ConfigError("model.outputs", want=want, got=list(encoder.outputs))
         return encoder
 
     def __call__(
@@ -72,7 +80,7 @@ class SentencePairConfig(ObjectiveConfig, ABC):
         if not isinstance(batch, MaskedPairBatch):
             raise ConfigError("batch", want="one with hidden tokens, made by `prepare`", got=type(batch).__name__)
         assert batch.labels is not None
-        x, ctx = encoder.run(batch.inputs, Context(new=batch.lengths, segments=batch.segments))
+        x, ctx = encoder.run(batch.inputs, Context(lengths=batch.lengths, segments=batch.segments))
         hidden = self.masked.hidden_loss(encoder, x, batch, ctx)
         output, vectors = encoder.output(self.output), encoder.pool(x, ctx)
         sentences = output.weighted_nll(vectors, batch.labels, torch.ones_like(vectors[:, 0]), ctx)

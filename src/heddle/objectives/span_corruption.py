@@ -43,7 +43,7 @@ class SpanCorruptionConfig(ObjectiveConfig):
 
     Rows of 568 tokens become sources of 512 tokens and targets of 114; the end token and the sentinels count.
 
-    share: share of a row's tokens that are hidden.
+    corruption_rate: share of a row's tokens that are hidden.
     mean_span: mean length of a hidden span; None: one span, which ends the row (UL2's sequential denoiser).
     smoothing: label smoothing: share of each target's probability that is spread over all tokens.
     z_loss: coefficient of the square of the softmax's log-normalizer, which keeps logits small; 0: none.
@@ -52,7 +52,7 @@ class SpanCorruptionConfig(ObjectiveConfig):
     start: first id that the decoder reads; None: as the run's tokenizer has it.
     """
 
-    share: Between = 0.15
+    corruption_rate: Between = 0.15
     mean_span: MeanSpan | None = 3.0
     smoothing: Share = 0.0
     z_loss: Coefficient = 0.0
@@ -67,7 +67,7 @@ class SpanCorruptionConfig(ObjectiveConfig):
     def resolve(self, special: Mapping[str, int], vocab: int) -> "SpanCorruptionConfig":
         sentinels = sentinels_in(special) if self.sentinels is None else self.sentinels
         if not sentinels:
-            raise ConfigError("tokenizer.special", want=f"{SENTINEL_NAMES[-1]} and so on, for sentinels", got="none")
+            raise ConfigError("tokenizer.special", want=f"{SENTINEL_NAMES[-1]} and so on, as sentinels", got="none")
         end = special[END] if self.end is None else self.end
         start = special[DECODER_START] if self.start is None else self.start
         return dataclasses.replace(self, sentinels=sentinels, end=end, start=start)
@@ -76,14 +76,14 @@ class SpanCorruptionConfig(ObjectiveConfig):
         return () if sentinels_in(special) else SENTINEL_NAMES
 
     def side_lengths(self, length: int) -> tuple[int, int]:
-        return corrupted_lengths(length, self.share, self.mean_span)
+        return corrupted_lengths(length, self.corruption_rate, self.mean_span)
 
     def check_rows(self, rows: RowsConfig) -> None:
         super().check_rows(rows)
         most = SENTINELS if self.sentinels is None else len(self.sentinels)
-        _, spans = noise_counts(rows.max_length, self.share, self.mean_span)
+        _, spans = noise_counts(rows.max_length, self.corruption_rate, self.mean_span)
         if spans > most:
-            want = f"shorter rows, for {spans} spans of a row would need as many sentinels, and there are {most}"
+            want = f"shorter rows, because {spans} spans of a row would need as many sentinels, and there are {most}"
             raise ConfigError("rows.length", want=want, got=rows.max_length)
 
     def prepare(self, batch: Batch, seed: int) -> Batch:
@@ -91,12 +91,12 @@ class SpanCorruptionConfig(ObjectiveConfig):
         if self.sentinels is None or self.end is None or self.start is None:
             raise ConfigError("objective.sentinels", want="ids, which `resolve` fills in", got=self.sentinels)
         texts, sentinels = batch.targets.numpy(), np.array(self.sentinels, np.int64)
-        sizes = corrupted_lengths(texts.shape[1], self.share, self.mean_span)
+        sizes = corrupted_lengths(texts.shape[1], self.corruption_rate, self.mean_span)
         sides = [np.full((len(texts), size), self.end, np.int64) for size in sizes]
         weights = np.zeros(sides[1].shape, np.float32)
         for row, (number, real) in enumerate(zip(batch.rows.tolist(), real_lengths(batch), strict=True)):
             draw = numpy_generator(seed, Purpose.DATA, "spans", number)
-            hidden = random_spans(int(real), self.share, self.mean_span, draw)
+            hidden = random_spans(int(real), self.corruption_rate, self.mean_span, draw)
             source, target = corrupt(texts[row, :real], hidden, sentinels)
             sides[0][row, : len(source)], sides[1][row, : len(target)] = source, target
             weights[row, : len(target) + 1] = float(real > 1)  # and the end token
@@ -135,24 +135,24 @@ def source_and_target(batch: Batch, source: Ids, target: Ids, weights: NDArray[n
 # --- the noise --------------------------------------------------------------------------------------------------------
 
 
-def noise_counts(length: int, share: float, mean_span: float | None) -> tuple[int, int]:
+def noise_counts(length: int, rate: float, mean_span: float | None) -> tuple[int, int]:
     """Return how many tokens of a text are hidden, and in how many spans; at least one of each, and one stays."""
     if length < 2:
         return 0, 0
-    hidden = min(max(round(length * share), 1), length - 1)
+    hidden = min(max(round(length * rate), 1), length - 1)
     spans = 1 if mean_span is None else round(hidden / mean_span)
     return hidden, min(max(spans, 1), length - hidden)
 
 
-def corrupted_lengths(length: int, share: float, mean_span: float | None) -> tuple[int, int]:
+def corrupted_lengths(length: int, rate: float, mean_span: float | None) -> tuple[int, int]:
     """Return the lengths of source and target of a text, with sentinels and end tokens."""
-    hidden, spans = noise_counts(length, share, mean_span)
+    hidden, spans = noise_counts(length, rate, mean_span)
     return length - hidden + spans + 1, hidden + spans + 1
 
 
-def random_spans(length: int, share: float, mean_span: float | None, draw: np.random.Generator) -> NDArray[np.bool_]:
+def random_spans(length: int, rate: float, mean_span: float | None, draw: np.random.Generator) -> NDArray[np.bool_]:
     """Draw which tokens are hidden: as many in as many spans as `noise_counts` has; the first token never is."""
-    hidden, spans = noise_counts(length, share, mean_span)
+    hidden, spans = noise_counts(length, rate, mean_span)
     if not spans:
         return np.zeros(length, bool)
     lengths = [random_segmentation(count, spans, draw) for count in (hidden, length - hidden)]

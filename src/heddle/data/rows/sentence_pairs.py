@@ -83,7 +83,9 @@ class SentencePairRows(RowsConfig):
         super().__post_init__()
         if self.length < BESIDE + 2:
             raise ConfigError(
-                "length", want=f"at least {BESIDE + 2}, for two tokens and {BESIDE} between", got=self.length
+                "length",
+                want=f"at least {BESIDE + 2}, because a row has two tokens and {BESIDE} between",
+                got=self.length,
             )
 
     @property
