@@ -26,7 +26,7 @@ class Report:
     """Appends a line for each test that ran or failed."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path.absolute()  # tests change the working directory
         described = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True)
         self.commit = described.stdout.strip()
 
