@@ -138,3 +138,11 @@ OTHER_NUMBERS: dict[str, str] = {
     for line in lines
     for name in ("bits_per_byte", "unknown_share")
 }
+
+# Labelled data and training on it.
+_COLUMNS = ("pair", "label", "score", "group", "separator")
+ADDED["configs"] += [
+    *(f"source/{kind}.{column}" for kind in ("csv", "tsv", "jsonl") for column in _COLUMNS),
+    *("source/jsonl.tags", "source/squad", "source/squad.path"),
+    *("source/conll", *(f"source/conll.{key}" for key in ("path", "word", "tag", "longest"))),
+]
