@@ -34,6 +34,23 @@ class Row:
     source_length: int | None = None
     inputs: NDArray[Any] | None = None  # None: the tokens but the last
 
+    @classmethod
+    def stack(cls, rows: "Sequence[Any]", numbers: Sequence[int]) -> "Batch":
+        """Stack rows of this class and of one shape into a batch."""
+        tokens = torch.from_numpy(np.stack([row.tokens for row in rows]).astype(np.int64))
+        inputs = np.stack([row.tokens[:-1] if row.inputs is None else row.inputs for row in rows])
+        return Batch(
+            inputs=torch.from_numpy(inputs.astype(np.int64)),
+            targets=tokens[:, 1:].contiguous(),
+            weights=torch.from_numpy(np.stack([row.weights for row in rows])),
+            rows=torch.tensor(numbers, dtype=torch.int64),
+            documents=_stack([row.documents for row in rows]),
+            positions=_stack([row.positions for row in rows]),
+            fresh=_stack([row.fresh for row in rows]),
+            source=_stack([row.source for row in rows], np.int64),
+            source_lengths=_stack([row.source_length for row in rows]),
+        )
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -83,20 +100,8 @@ class Batch:
 
 
 def collate(rows: Sequence[Row], numbers: Sequence[int]) -> Batch:
-    """Stack rows of one shape into a batch."""
-    tokens = torch.from_numpy(np.stack([row.tokens for row in rows]).astype(np.int64))
-    inputs = np.stack([row.tokens[:-1] if row.inputs is None else row.inputs for row in rows])
-    return Batch(
-        inputs=torch.from_numpy(inputs.astype(np.int64)),
-        targets=tokens[:, 1:].contiguous(),
-        weights=torch.from_numpy(np.stack([row.weights for row in rows])),
-        rows=torch.tensor(numbers, dtype=torch.int64),
-        documents=_stack([row.documents for row in rows]),
-        positions=_stack([row.positions for row in rows]),
-        fresh=_stack([row.fresh for row in rows]),
-        source=_stack([row.source for row in rows], np.int64),
-        source_lengths=_stack([row.source_length for row in rows]),
-    )
+    """Stack rows of one shape into a batch; rows of a kind of their own make batches of their own."""
+    return rows[0].stack(rows, numbers)
 
 
 def _stack(values: Sequence[Any], dtype: Any = None) -> Tensor | None:
@@ -112,6 +117,7 @@ class RowPlan(ABC):
     length: int  # of the longest row
     batch: int | None = None  # the only number of rows a step may take; None: any
     skipped: Mapping[str, int] = {}  # documents that became no row, counted by reason
+    notes: tuple[str, ...] = ()  # what was done to documents that do not fit a row, for the header of a run
 
     @property
     def mean_length(self) -> int:

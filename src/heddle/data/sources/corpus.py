@@ -227,6 +227,11 @@ class CorpusConfig(Config):
         return replace(self, sources=sources, split=self.split.resolve(sources).with_columns(wanted))
 
     @property
+    def labelled(self) -> bool:
+        """Tell whether this corpus holds labelled documents."""
+        return any(source.labelled for source in self.every)
+
+    @property
     def chats(self) -> bool:
         """Say whether this corpus holds conversations."""
         return any(isinstance(source, ChatSource) for source in self.every)
@@ -292,8 +297,7 @@ class CorpusConfig(Config):
         for side, document in self.split_documents(counter):
             if side is Side.TRAIN:
                 count += 1
-                yield document.text
-                yield from (text for text in (document.target, document.pair) if text is not None)
+                yield from document.texts
         self.check_sides({Side.TRAIN: count}, counter)
 
     def _read(self, sources: Sources, counter: DocumentCounter, seen: DigestSet) -> Iterator[Document]:

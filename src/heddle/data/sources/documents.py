@@ -93,6 +93,11 @@ class Document:
         return int.from_bytes(hashed.digest(), "little")
 
     @property
+    def texts(self) -> list[str]:
+        """Return its texts: one, or two where it is a pair or has a second one."""
+        return [text for text in (self.text, self.target, self.pair) if text is not None]
+
+    @property
     def split_digest(self) -> int:
         """Return what places the document in a split: its group, or its content without the label."""
         if self.group:
