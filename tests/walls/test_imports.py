@@ -88,7 +88,7 @@ GROUPS = {
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
     },
-    "core": {"": set(), "describe": {""}, "system": {""}},
+    "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }
 MOST_FILES, MOST_NAMES = 16, 40
 ONE_FILE_EACH = {"cli", "checkpoints/hf/families"}  # one file per verb, one per family of models

@@ -4,16 +4,20 @@ A loss is summed over the tokens that count; the trainer divides once, by the to
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, Share, part
 from heddle.core.shapes import Ids
 from heddle.data.rows import Batch
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model
+from heddle.data.shards import LabelSet
+from heddle.data.sources import LabelKind
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model, NetworkConfig
 from heddle.nn.base import Context
 from heddle.nn.state import State
 
@@ -25,6 +29,7 @@ class Loss:
     total: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)  # for the metrics only
     carried: State | None = None  # what the model remembers for the next batch of the same streams
+    predictions: Tensor | None = None  # of each row, in validation; `ObjectiveConfig.metrics` grades them
 
 
 class ObjectiveConfig(Config, ABC):
@@ -32,6 +37,10 @@ class ObjectiveConfig(Config, ABC):
 
     control_tokens: ClassVar[tuple[str, ...]] = ()  # control tokens that the run's tokenizer must have
     predicts_every_token: ClassVar[bool] = True  # whether each is predicted once: the loss gives bits per byte
+    reads_examples: ClassVar[bool] = False  # whether rows are labelled texts, each an example
+    label_kind: ClassVar[LabelKind | None] = None  # what documents must be labelled with
+    new_weights: ClassVar[tuple[str, ...]] = ()  # prefixes of the names of weights that learn beside adapters
+    batch_is_unit: ClassVar[bool] = False  # whether the loss of a row depends on the others of its batch
 
     @abstractmethod
     def __call__(
@@ -55,6 +64,22 @@ class ObjectiveConfig(Config, ABC):
         """Return what the model is shown of a batch; noise is drawn here, keyed by row, and weights then count it."""
         return batch
 
+    def with_labels(self, labels: LabelSet) -> "ObjectiveConfig":
+        """Return the objective with the labels of the training data, where it learns any."""
+        return self
+
+    def model_for(self, config: NetworkConfig) -> NetworkConfig:
+        """Return the network with the output that this objective trains, where it is one of its own."""
+        return config
+
+    def prediction_width(self, length: int) -> int:
+        """Return how many numbers a prediction has for a row of at most this length; 0: there are none to grade."""
+        return 0
+
+    def metrics(self, predictions: NDArray[np.float32], batches: Sequence[Batch]) -> dict[str, float]:
+        """Return metrics of the predictions for all rows of some batches; the first is the one that matters most."""
+        return {}
+
 
 def after_last_target(batch: Batch) -> Tensor:
     """Tell which inputs come after their row's last target, so that no loss depends on them."""
@@ -67,6 +92,11 @@ def add_auxiliary_losses(model: Model, total: Tensor, batch: Batch, carried: Sta
     if penalty is not None:
         total = total + penalty * batch.weights.count_nonzero()
     return Loss(total, model.metrics(), carried)
+
+
+def with_predictions(loss: Loss, predictions: Tensor) -> Loss:
+    """Return a loss with what the model predicts, a row of numbers for each row of the batch."""
+    return replace(loss, predictions=predictions.float())
 
 
 class SamplingConfig(Config, ABC):

@@ -13,7 +13,7 @@ from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
 from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialise
-from heddle.nn.ends import Head
+from heddle.nn.ends import Head, OutputConfig
 from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import Memory, State
 
@@ -57,6 +57,10 @@ class NetworkConfig(ModelConfig, ABC):
 
     def expand(self) -> "NetworkConfig":
         return self
+
+    def with_output(self, output: OutputConfig) -> "NetworkConfig":
+        """Return the network with this output alone, as classification, tagging and the like need it."""
+        raise ConfigError("model.kind", want=f"encoder, for the output {output.kind}", got=self.kind)
 
     @property
     def sees_next_token(self) -> bool:
