@@ -139,10 +139,16 @@ OTHER_NUMBERS: dict[str, str] = {
     for name in ("bits_per_byte", "unknown_share")
 }
 
-# Labelled data and training on it.
+# Labelled data and training on it; a name that ends with * stands for all that begin so.
 _COLUMNS = ("pair", "label", "score", "group", "separator")
+_LABEL_SETS = ("answers", "classes", "none", "scores", "tags")
 ADDED["configs"] += [
     *(f"source/{kind}.{column}" for kind in ("csv", "tsv", "jsonl") for column in _COLUMNS),
-    *("source/jsonl.tags", "source/squad", "source/squad.path"),
-    *("source/conll", *(f"source/conll.{key}" for key in ("path", "word", "tag", "longest"))),
+    *("source/jsonl.tags", "source/squad*", "source/conll*", "rows/examples*"),
+    *(f"labels/{kind}*" for kind in _LABEL_SETS),
+    *(f"objective/{kind}*" for kind in ("classify", "contrastive", "similarity", "tag")),
+    *("objective/span", *(f"objective/span.{key}" for key in ("dropout", "labels", "longest", "output"))),
+    *("outputs/multi_label*", "outputs/regression*"),
 ]
+ADDED["recipes"] += [f"{recipe}: *" for recipe in ("classify", "tag", "answer", "similarity", "embed")]
+ADDED["public"] += ["LM.tokenizer gives pair*"]
