@@ -130,7 +130,7 @@ def test_many_texts_are_read_by_length_a_few_at_a_time(lm: LM, monkeypatch: pyte
 
 
 def test_wrong_kinds_of_input_are_named(lm: LM) -> None:
-    for call in (lambda: lm.embed("one text"), lambda: lm.logits([1, 2]), lambda: lm.logits("text")):  # type: ignore
+    for call in (lambda: lm.embed(7), lambda: lm.logits([1, 2]), lambda: lm.logits("text")):  # type: ignore
         with pytest.raises(UsageError, match="want"):
             call()
     with pytest.raises(UsageError, match="window"):

@@ -151,4 +151,6 @@ ADDED["configs"] += [
     *("outputs/multi_label*", "outputs/regression*"),
 ]
 ADDED["recipes"] += [f"{recipe}: *" for recipe in ("classify", "tag", "answer", "similarity", "embed")]
-ADDED["public"] += ["LM.tokenizer gives pair*"]
+ADDED["public"] += ["LM.tokenizer gives pair*", *(f"LM.{task}*" for task in ("answer", "classify", "fill", "tag"))]
+for _verb in ("answer", "classify", "embed", "fill", "tag"):
+    ADDED["options"] += [f"{_verb}*"]

@@ -83,6 +83,7 @@ GROUPS = {
     },
     "tasks": {
         "correcting": set(),
+        "labelling": set(),
         "metrics": set(),
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},

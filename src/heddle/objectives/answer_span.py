@@ -38,6 +38,7 @@ class SpanConfig(ExampleObjective):
     labels: LabelSet | None = None
 
     label_kind: ClassVar[LabelKind | None] = "answers"
+    verb: ClassVar[str | None] = "answer"
 
     def output_config(self) -> OutputConfig:
         return SpanOutputConfig(dropout=self.dropout, name=self.output)

@@ -40,6 +40,7 @@ class ClassifyConfig(ExampleObjective):
     labels: LabelSet | None = None
 
     label_kind: ClassVar[LabelKind | None] = "classes"
+    verb: ClassVar[str | None] = "classify"
 
     def __post_init__(self) -> None:
         super().__post_init__()

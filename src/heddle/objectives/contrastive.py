@@ -33,6 +33,7 @@ class ContrastiveConfig(ExampleObjective):
     temperature: Annotated[float, within("above 0", lambda temperature: temperature > 0)] = 0.05
     labels: LabelSet | None = None
 
+    verb: ClassVar[str | None] = "embed"
     batch_is_unit: ClassVar[bool] = True
 
     def output_config(self) -> OutputConfig:

@@ -51,6 +51,7 @@ class MaskedTokenConfig(ObjectiveConfig):
 
     control_tokens: ClassVar[tuple[str, ...]] = (MASK,)
     predicts_every_token: ClassVar[bool] = False
+    verb: ClassVar[str | None] = "fill"
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:

@@ -40,6 +40,7 @@ class ObjectiveConfig(Config, ABC):
     reads_examples: ClassVar[bool] = False  # whether rows are labelled texts, each an example
     label_kind: ClassVar[LabelKind | None] = None  # what documents must be labelled with
     new_weights: ClassVar[tuple[str, ...]] = ()  # prefixes of the names of weights that learn beside adapters
+    verb: ClassVar[str | None] = None  # the command that uses a model trained so, where it is not one that generates
     batch_is_unit: ClassVar[bool] = False  # whether the loss of a row depends on the others of its batch
 
     @abstractmethod

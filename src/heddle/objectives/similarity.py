@@ -32,6 +32,7 @@ class SimilarityConfig(ExampleObjective):
     labels: LabelSet | None = None
 
     label_kind: ClassVar[LabelKind | None] = "score"
+    verb: ClassVar[str | None] = "classify"
 
     def output_config(self) -> OutputConfig:
         known = self.labels if isinstance(self.labels, ScoreSet) else ScoreSet()

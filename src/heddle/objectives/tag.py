@@ -34,6 +34,7 @@ class TagConfig(ExampleObjective):
     labels: LabelSet | None = None
 
     label_kind: ClassVar[LabelKind | None] = "tags"
+    verb: ClassVar[str | None] = "tag"
 
     @property
     def tags(self) -> tuple[str, ...]:

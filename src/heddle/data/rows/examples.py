@@ -157,7 +157,7 @@ class ExamplePlan(RowPlan):
         found = self._examples.label_set.row(self._examples.labels.document(document)[:-1], window, length)
         tokens, segments = np.full(length + 1, self._texts.end, np.int64), np.zeros(length, np.int64)
         tokens[: len(ids)] = ids
-        if self._examples.second is not None:
+        if self._examples.second is not None and self._examples.segmented:
             segments[at : len(ids)] = 1
         return ExampleRow(
             tokens=tokens,

@@ -20,6 +20,7 @@ class ExampleShards:
     before: tuple[int, ...]
     between: tuple[int, ...]
     after: tuple[int, ...]
+    segmented: bool = True  # whether segments mark the second text
 
     @property
     def special(self) -> int:
@@ -46,7 +47,8 @@ def _examples(prepared: Prepared, labels: LabelSet, side: Side, second: Shards |
     tokenizer: Tokenizer = prepared.load_tokenizer()
     known = tokenizer.special_tokens
     stored = Shards.open(prepared.folder / side / "labels", verify)
-    return ExampleShards(labels, stored, second, known.text.before, known.separator, known.text.after)
+    around = known.text.before, known.separator, known.text.after
+    return ExampleShards(labels, stored, second, *around, known.segmented)
 
 
 def _check_aligned(texts: Shards, examples: ExampleShards) -> None:

@@ -43,6 +43,7 @@ ROLES: Mapping[LabelKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "score": (("text", "pair", "score"), ()),
     "tags": (("text", "tags"), ()),
     "target": (("text", "target"), ()),
+    "texts": (("text",), ("pair",)),
 }
 
 

@@ -221,7 +221,7 @@ class CorpusConfig(Config):
             return self
         sources = tuple(source.resolve(wanted) for source in self.sources)
         for number, source in enumerate(sources):
-            if wanted not in (None, "target") and not source.labelled:
+            if wanted not in (None, "target", "texts") and not source.labelled:
                 wish = f"one with {wanted}: CSV, TSV or JSON lines with named columns, conll or squad"
                 raise ConfigError(f"sources.{number}", want=wish, got=source.kind)
         return replace(self, sources=sources, split=self.split.resolve(sources).with_columns(wanted))

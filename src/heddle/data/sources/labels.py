@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-LabelKind = Literal["classes", "tags", "answers", "score", "target"]  # what an objective wants of each document
+# What is wanted of each document beside its text; `texts`: nothing else.
+LabelKind = Literal["classes", "tags", "answers", "score", "target", "texts"]
 Span = tuple[int, int]  # the first character, and the one after the last
 
 

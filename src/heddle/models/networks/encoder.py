@@ -129,6 +129,14 @@ class Encoder(Model, BaseTower):
         held = ", ".join(self.outputs) or "none"
         raise UsageError(f"want an encoder that predicts masked tokens, with the output masked_token; it has: {held}")
 
+    def output_of(self, *wanted: str) -> OutputConfig:
+        """Return the output of one of these kinds, or refuse with those that there are."""
+        for output in self.config.outputs:
+            if output.kind in wanted:
+                return output
+        held = ", ".join(f"{output.name} ({output.kind})" for output in self.config.outputs) or "none"
+        raise UsageError(f"want an encoder with an output of the kind {' or '.join(wanted)}; it has: {held}")
+
     def pool(self, x: Stream, ctx: Context) -> Float[Tensor, "batch width"]:
         """Return one vector for each row, pooled from the last layer's vectors."""
         if self.pooling is None:

@@ -40,6 +40,11 @@ class OutputConfig(Config, ABC):
         if not NAME.fullmatch(self.name):
             raise ConfigError("name", want="small letters, digits and _", got=self.name)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of the classes that it scores, by number; (): it scores none."""
+        return ()
+
     @abstractmethod
     def build(self, vocab: int | None, width: int) -> "Output":
         """Build the module for a stream of this width."""
@@ -141,6 +146,10 @@ class ClassOutputConfig(OutputConfig):
         if self.labels and len(self.labels) != self.classes:
             want = f"one for each of {self.classes} classes, or none"
             raise ConfigError("labels", want=want, got=len(self.labels))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.labels or tuple(f"LABEL_{number}" for number in range(self.classes))
 
     def build(self, vocab: int | None, width: int) -> Output:
         return ClassOutput(width, self.classes, self.dropout, self.reads)

@@ -46,6 +46,11 @@ class SpecialTokens:
         return self.between or self.text.after or (self.end,)
 
     @property
+    def segmented(self) -> bool:
+        """Tell whether segments mark the second of two texts; RoBERTa parts them by two tokens instead."""
+        return len(self.separator) < 2
+
+    @property
     def document_start(self) -> tuple[int, ...]:
         """Return the ids that begin a document, at least one."""
         return self.text.before or (self.begin,)
