@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 from entry_point import run_main
+from results import record
 
 import heddle
-from heddle.checkpoints.store import find_run
+from heddle.checkpoints.store import find_run, newest_config
 from heddle.cli.main import main as run_heddle
 from heddle.core import decode
-from heddle.core.system import read_config
 from heddle.tasks.scoring import evaluate
 from heddle.training import RunConfig
 
@@ -33,10 +33,11 @@ def command(*words: str) -> None:
         sys.exit(code)
 
 
-def compare(run: Path) -> bool:
-    """Print bits per byte of the model beside gzip -9 and xz -9 of the very same text; return whether it beats both."""
-    config = decode(RunConfig, read_config(run / "config.json"))
-    texts = [document.text for document in config.data.held_out()]
+def compare(run: Path) -> dict[str, float]:
+    """Print and return bits per byte of the model, of gzip -9 and of xz -9 on the very same text."""
+    saved = newest_config(run)
+    assert saved is not None, f"{run}: no checkpoint"
+    texts = [document.text for document in decode(RunConfig, saved[0]).data.held_out()]
     whole = "".join(texts).encode()
     packed = {
         "gzip -9": 8 * len(gzip.compress(whole, 9)) / len(whole),
@@ -51,18 +52,25 @@ def compare(run: Path) -> bool:
     print(f"  {'heddle':8} {found.bits_per_byte:.3f} bits per byte")
     for name, bits in packed.items():
         print(f"  {name:8} {bits:.3f} bits per byte")
-    return found.bits_per_byte < min(packed.values())
+    return {"heddle": found.bits_per_byte, **packed}
 
 
 def main() -> None:
     """Train, write, compare, and say what to type next; fail where the model does not beat both."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", action="store_true", help="add the figures to benchmarks/results.jsonl")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes of the recipe")
+    args = parser.parse_args()
     start = time.perf_counter()
-    command("train", "first")
+    command("train", "first", *args.overrides)
     trained = time.perf_counter() - start
     run = find_run()
     command("generate", PROMPT, "-m", str(run), "--max-tokens", "80", "--temperature", "0.7", "--seed", "1")
-    won = compare(run)
+    bits = compare(run)
+    won = bits["heddle"] == min(bits.values())
+    if args.record:
+        seconds = {"train": round(trained, 1), "whole": round(time.perf_counter() - start, 1)}
+        record("demo", bits_per_byte={name: round(value, 4) for name, value in bits.items()}, seconds=seconds)
     print(
         f"\ntrained in {trained:.0f} s, tokenizer and data included. "
         f"{'It beats both.' if won else 'It does not beat both.'}"

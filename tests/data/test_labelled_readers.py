@@ -22,9 +22,9 @@ from heddle.data.sources import (
     SquadSource,
     TsvSource,
     WordTags,
-    as_iob2,
     corpus_for,
 )
+from heddle.data.sources.labels import as_iob2
 
 SQUAD = {"question": "who?", "context": "It was Ann.", "answers": [{"text": "Ann", "answer_start": 7}]}
 

@@ -161,14 +161,14 @@ def test_masked_tokens_can_be_learnt_from_labelled_texts(tmp_path: Path) -> None
         (
             "classify",
             {"rows": {"kind": "packed"}},
-            "rows.kind: want examples, for the objective classify, got 'packed'",
+            "rows.kind: want examples, because the objective is classify, got 'packed'",
         ),
         ("classify", {"objective": {"kind": "next_token"}}, "objective.kind: want classify, tag, span"),
         ("contrastive", {"training__micro_batch": 2}, "training.micro_batch: want null on one process"),
-        ("contrastive", {"model__dropout": 0.0}, "model.dropout: want above 0, for two passes must differ"),
+        ("contrastive", {"model__dropout": 0.0}, "model.dropout: want above 0, because two passes must differ"),
         ("classify", {"objective__class_weights": {"x": 1.0}}, "class_weights: want a number for each of is Oslo"),
         ("tag", {"objective": {"kind": "classify"}}, "data.sources.0: .*|want labels of the kind classes, found tags"),
-        ("classify", {"model__name": "first"}, "encoder, for the output sequence_class"),
+        ("classify", {"model__name": "first"}, "encoder, because the output is sequence_class"),
     ],
 )
 def test_what_does_not_fit_is_refused(kind: str, changes: dict[str, Any], line: str, tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def _grades(found: list[list[str]], gold: list[list[str]], file: Path) -> dict[s
 
     for number, (mine, right) in enumerate(zip(found, gold, strict=True), 1):
         if len(mine) != len(right):
-            wish = f"{len(mine)} tags for sentence {number}, one for each word that was tagged"
-            raise DataError(f"{file}: want {wish}, found {len(right)}; tag the reference itself to have its words")
+            want = f"{len(mine)} tags for sentence {number}, one for each word that was tagged"
+            raise DataError(f"{file}: want {want}, found {len(right)}; tag the reference itself to have its words")
     flat, wanted = ([tag for one in tags for tag in one] for tags in (found, gold))
     score = entity_f1(found, gold)
     whole = {"entity_f1": score.f1, "entity_precision": score.precision, "entity_recall": score.recall}

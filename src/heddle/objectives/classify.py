@@ -70,8 +70,8 @@ class ClassifyConfig(ExampleObjective):
             return [sum(counts) / (len(counts) * max(1, count)) for count in counts]
         for name in {*self.class_weights, *names}:
             if name not in names or name not in self.class_weights:
-                wish = f"a number for each of {', '.join(names)}"
-                raise ConfigError("class_weights", want=wish, got=sorted(self.class_weights))
+                want = f"a number for each of {', '.join(names)}"
+                raise ConfigError("class_weights", want=want, got=sorted(self.class_weights))
         return [float(self.class_weights[name]) for name in names]
 
     def __call__(

@@ -46,7 +46,7 @@ class ContrastiveConfig(ExampleObjective):
         encoder = super().checked_model(model)
         dropped = any(fields_of(one)["rate"] > 0 for one in find(encoder.config, DropoutConfig))
         if not dropped and not any(one.dropout > 0 for one in find(encoder.config, AttentionConfig)):
-            raise ConfigError("model.dropout", want="above 0, for two passes must differ", got=0.0)
+            raise ConfigError("model.dropout", want="above 0, because two passes must differ", got=0.0)
         return encoder
 
     def no_labels(self, rows: int) -> Tensor:

@@ -47,7 +47,7 @@ class ExampleRow(Row):
 @final
 @dataclass(frozen=True)
 class ExampleBatch(Batch):
-    """Examples: one text, or two that are read together, in a row, with what is to be recognised.
+    """Examples: one text, or two that are read together, in a row, with what is to be recognized.
 
     lengths: how many tokens of each row are not padding.
     segments: which of two texts a token belongs to: 0, or 1 for the second.
@@ -99,7 +99,7 @@ class ExampleRows(RowsConfig):
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         if shards.examples is None:
-            raise ConfigError("rows.kind", want="packed, streams or pairs, for a corpus without labels", got="examples")
+            raise ConfigError("rows.kind", want="another, because the corpus has no labels", got="examples")
         return ExamplePlan(self, shards, shards.examples, seed)
 
     def for_validation(self, shards: Shards, batch: int) -> Self:
@@ -202,7 +202,7 @@ def _divide(config: ExampleRows, texts: Shards, examples: ExampleShards) -> tupl
         notes += [f"first texts are cut to half of a row: {cut:,} of {texts.count:,}"] if cut else []
     if capacity < 2:
         raise ConfigError(
-            "rows.length", want=f"at least {examples.special + 2}, for its special tokens", got=config.length
+            "rows.length", want=f"at least {examples.special + 2}, because a row has special tokens", got=config.length
         )
     long = np.flatnonzero(sizes > capacity - first)
     if config.long == "head":
@@ -239,5 +239,5 @@ def _epoch(config: ExampleRows, lengths: Numbers, seed: int, epoch: int) -> tupl
 def check_examples(batch: Batch) -> ExampleBatch:
     """Return a batch of examples; refuse any other."""
     if not isinstance(batch, ExampleBatch):
-        raise ConfigError("rows.kind", want="examples, for labelled texts", got="another kind")
+        raise ConfigError("rows.kind", want="examples, because the objective reads labels", got="another kind")
     return batch

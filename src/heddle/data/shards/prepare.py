@@ -167,7 +167,7 @@ def corpus_fingerprint(
     corpus: CorpusConfig, tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, examples: bool = False
 ) -> str:
     """Return a name for exactly these sources as they are now, this split, this tokenizer and this template."""
-    plain = [FORMAT, encode(corpus), [source.stamps() for source in corpus.every], tokenizer.fingerprint]
+    plain = [FORMAT, corpus.identity(), [source.stamps() for source in corpus.every], tokenizer.fingerprint]
     if chat_encoder is not None:
         plain.append(chat_encoder.template)
     if examples and not corpus.labelled:
@@ -322,8 +322,8 @@ class _Writers:
         if self._labels is None:
             return
         if (document.pair is not None) != self.second:
-            wish = "a second text, as the first one has" if self.second else "one text, as the first one is"
-            raise DataError(f"{document.origin}: want {wish}")
+            want = "a second text, as the first one has" if self.second else "one text, as the first one is"
+            raise DataError(f"{document.origin}: want {want}")
         if document.label is None and not isinstance(self._labels, NoLabels):
             raise DataError(f"{document.origin}: want a label, as others have it, found none")
 

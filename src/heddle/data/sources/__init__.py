@@ -9,14 +9,14 @@ from heddle.data.sources.corpus import (
     FileSplit,
     HashSplit,
     Side,
-    SplitConfig,
     SplitDocument,
     TailSplit,
     corpus_for,
     source_for,
 )
+from heddle.data.sources.decompress import UnreadableFile, decoded, read_faults
 from heddle.data.sources.documents import Document, DocumentCounter, DocumentsChecksum, SkipReason, SourceConfig, Turns
-from heddle.data.sources.labels import Answers, ClassLabels, Label, LabelKind, Score, WordTags, as_iob2
+from heddle.data.sources.labels import Answers, ClassLabels, Label, LabelKind, Score, WordTags
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import CsvSource, JsonlSource, ParallelSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource

@@ -9,7 +9,7 @@ from heddle.core.system import parse_json
 from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SourceConfig, check_text
 from heddle.data.sources.labels import Answers, Span, as_iob2, tagged_text
-from heddle.data.sources.records import json_items, whole_lines
+from heddle.data.sources.records import Encoding, json_items, whole_lines
 
 LONGEST = 1 << 20  # bytes of a line of CoNLL
 LARGEST = 1 << 28  # bytes of a SQuAD file, which is parsed whole
@@ -28,12 +28,14 @@ class ConllSource(SourceConfig):
     word: the column of the word, from 0.
     tag: the column of the tag; -1: the last.
     longest: most bytes of a line; a longer one is an error.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path: str
     word: int = 0
     tag: int = -1
     longest: Longest = LONGEST
+    encoding: Encoding | None = None
 
     @property
     def labelled(self) -> bool:
@@ -45,7 +47,7 @@ class ConllSource(SourceConfig):
         for path in find_files(self.path):
             name = printable_path(path)
             try:
-                with open_text(path) as stream:
+                with open_text(path, self.encoding) as stream:
                     yield from self._sentences(enumerate(whole_lines(stream, self.longest), 1), name, counter)
             except UnreadableFile as fault:
                 counter.see()
@@ -88,8 +90,8 @@ class ConllSource(SourceConfig):
     def _columns(self, cells: list[str], origin: str) -> tuple[str, str]:
         for column in (self.word, self.tag):
             if not -len(cells) <= column < len(cells) or len(cells) < 2:
-                wish = f"a word and a tag, in columns {self.word} and {self.tag}"
-                raise DataError(f"{origin}: want {wish}, found {len(cells)} columns")
+                want = f"a word and a tag, in columns {self.word} and {self.tag}"
+                raise DataError(f"{origin}: want {want}, found {len(cells)} columns")
             if not cells[column]:
                 raise DataError(f"{origin}: want a word and a tag, found an empty field in column {column}")
         return cells[self.word], cells[self.tag]
@@ -115,9 +117,11 @@ class SquadSource(SourceConfig):
     answers has none in its context (SQuAD 2.0). Questions of one article stay on one side of a split.
 
     path: a file, a folder or a glob of JSON.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path: str
+    encoding: Encoding | None = None
 
     @property
     def labelled(self) -> bool:
@@ -127,7 +131,7 @@ class SquadSource(SourceConfig):
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield a document for each question: the question is its text, the context the second one."""
         for path in find_files(self.path, "*.json*"):
-            for row, origin, group in _questions(path):
+            for row, origin, group in _questions(path, self.encoding):
                 counter.see()
                 question, context, spans = _question(row, origin)
                 yield Document(question, origin, group or context, pair=context, label=Answers(spans))
@@ -140,11 +144,11 @@ class SquadSource(SourceConfig):
 Row = dict[str, Any]
 
 
-def _questions(path: Path) -> Iterator[tuple[Row, str, str]]:
+def _questions(path: Path, encoding: str | None) -> Iterator[tuple[Row, str, str]]:
     """Yield each question with its context, its origin and its article."""
     name = printable_path(path)
     try:
-        with open_text(path) as stream:
+        with open_text(path, encoding) as stream:
             head = stream.peek(1 << 12)[: 1 << 12].lstrip()
             nested = head.startswith(b"{") and b'"paragraphs"' in head
             if not nested:
@@ -178,8 +182,8 @@ def _nested(data: Row, name: str) -> Iterator[tuple[Row, str, str]]:
                     origin = f"{name}:{question.get('id', number)}"
                     yield {**question, "context": paragraph["context"]}, origin, str(article.get("title", ""))
     except (KeyError, TypeError, AttributeError) as error:
-        wish = "data, each with paragraphs, each with a context and qas"
-        raise DataError(f"{name}: want {wish}; wrong or missing: {error}") from None
+        want = "data, each with paragraphs, each with a context and qas"
+        raise DataError(f"{name}: want {want}; wrong or missing: {error}") from None
 
 
 def _question(row: Row, origin: str) -> tuple[str, str, tuple[Span, ...]]:

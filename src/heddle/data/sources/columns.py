@@ -196,6 +196,7 @@ def _shown(cell: Cell) -> str:
 class ColumnSource(SourceConfig, ABC):
     """A source of rows with columns; `separator` parts several labels in one field."""
 
+    later_fields: ClassVar[tuple[str, ...]] = ("encoding", "pair", "label", "score", "group", "separator", "tags")
     default_text: ClassVar[Column] = "text"  # what `text` is where nobody has named it
 
     path: str
@@ -206,6 +207,7 @@ class ColumnSource(SourceConfig, ABC):
     score: Column | None
     group: Column | None
     separator: str | None
+    encoding: str | None
 
     @property
     def columns(self) -> Columns:

@@ -13,6 +13,7 @@ from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_file
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, read_bytes
 from heddle.data.sources.labels import LabelKind
 from heddle.data.sources.records import (
+    Encoding,
     Split,
     cells_of,
     csv_rows,
@@ -48,12 +49,14 @@ class TextSource(SourceConfig):
     split: what a document is: a file, a paragraph or a line.
     pattern: which files of a folder are read, such as *.txt.
     longest: most bytes of a document; a longer one becomes several.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path: str
     split: Split = "file"
     pattern: str = "*"
     longest: Longest = LONGEST
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield the documents of each file in the order of names."""
@@ -62,7 +65,7 @@ class TextSource(SourceConfig):
         for path in paths:
             name, seen_before, first = printable_path(path), counter.seen, ""
             try:
-                with open_text(path) as stream:
+                with open_text(path, self.encoding) as stream:
                     for place, raw in text_records(stream, self.split, self.longest):
                         counter.see()
                         text = read_bytes(raw)
@@ -101,6 +104,7 @@ class JsonlSource(ColumnSource):
     separator: what parts several labels in one field; None: a field is one label, a list several.
     tags: the field of a list of tags, one for each word of `text`, which is then a list of words.
     longest: most bytes of a line; longer ones are left out and counted.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path: str
@@ -113,12 +117,13 @@ class JsonlSource(ColumnSource):
     separator: str | None = None
     tags: str | None = None
     longest: Longest = 1 << 24
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line, or each element of an array."""
         columns = self.columns
         for path in find_files(self.path, *JSON):
-            for origin, raw in numbered(path, self.longest, counter):
+            for origin, raw in numbered(path, self.longest, counter, self.encoding):
                 row = parse_row(raw)
                 if isinstance(row, SkipReason):
                     counter.skip(row, origin)
@@ -129,7 +134,7 @@ class JsonlSource(ColumnSource):
     def first_rows(self, most: int) -> list[list[str]]:
         """Return the names of the first row's fields."""
         for path in find_files(self.path, *JSON)[:1]:
-            for _, raw in numbered(path, self.longest, DocumentCounter()):
+            for _, raw in numbered(path, self.longest, DocumentCounter(), self.encoding):
                 row = parse_row(raw)
                 return [list(row)] if isinstance(row, dict) else []
         return []
@@ -156,6 +161,7 @@ class TsvSource(ColumnSource):
     group: the column of a group, whose documents stay on one side of a split.
     separator: what parts several labels in one field; None: a field is one label.
     longest: most bytes of a line; longer ones are left out and counted.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     default_text: ClassVar[Column] = 0
@@ -169,14 +175,15 @@ class TsvSource(ColumnSource):
     group: int | str | None = None
     separator: str | None = None
     longest: Longest = 1 << 24
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line below the header."""
         columns, wanted = self.columns, self.columns.wanted
         named = any(isinstance(column, str) for column in wanted)
         for path in find_files(self.path, "*.tsv*"):
-            numbers = tsv_columns(path, wanted) if named else [int(column) for column in wanted]
-            for origin, raw in numbered(path, self.longest, counter, first=1 + named):
+            numbers = tsv_columns(path, wanted, self.encoding) if named else [int(column) for column in wanted]
+            for origin, raw in numbered(path, self.longest, counter, self.encoding, first=1 + named):
                 cells = raw.split(b"\t")
                 values = [read_bytes(cells[c]) if c < len(cells) else SkipReason.MISSING_FIELD for c in numbers]
                 yield from columns.document(values, origin, counter, self.separator)
@@ -184,7 +191,7 @@ class TsvSource(ColumnSource):
     def first_rows(self, most: int) -> list[list[str]]:
         """Return the first lines, divided at tabs."""
         for path in find_files(self.path, "*.tsv*")[:1]:
-            lines = (raw for _, raw in numbered(path, self.longest, DocumentCounter()))
+            lines = (raw for _, raw in numbered(path, self.longest, DocumentCounter(), self.encoding))
             return [line.decode("utf-8", "replace").split("\t") for line in islice(lines, most)]
         return []
 
@@ -209,6 +216,7 @@ class CsvSource(ColumnSource):
     separator: what parts several labels in one field; None: a field is one label.
     delimiter: the character between two fields.
     longest: most bytes of a row; longer ones are left out and counted.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path: str
@@ -221,6 +229,7 @@ class CsvSource(ColumnSource):
     separator: str | None = None
     delimiter: Delimiter = ","
     longest: Longest = 1 << 24
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each row below the header."""
@@ -229,7 +238,7 @@ class CsvSource(ColumnSource):
             name = printable_path(path)
             numbers = None if any(isinstance(column, str) for column in wanted) else [int(c) for c in wanted]
             try:
-                with open_text(path) as stream:
+                with open_text(path, self.encoding) as stream:
                     for number, row in csv_rows(stream, self.longest, self.delimiter):
                         if numbers is None:
                             numbers = find_columns(path, wanted, [cell.strip() for cell in row or []])
@@ -247,7 +256,7 @@ class CsvSource(ColumnSource):
     def first_rows(self, most: int) -> list[list[str]]:
         """Return the first rows."""
         for path in find_files(self.path, "*.csv*")[:1]:
-            with contextlib.suppress(UnreadableFile), open_text(path) as stream:
+            with contextlib.suppress(UnreadableFile), open_text(path, self.encoding) as stream:
                 rows = islice(csv_rows(stream, self.longest, self.delimiter), most)
                 return [[cell.strip() for cell in row] for _, row in rows if row]
         return []
@@ -264,12 +273,14 @@ class ParallelSource(SourceConfig):
     source: the file of source lines.
     target: the file of target lines, one for each source line.
     longest: most bytes of a line; longer ones are left out and counted.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
     source: str
     target: str
     longest: Longest = 1 << 20
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield pairs of lines; files of unequal length are refused, for no line of theirs can be trusted."""
@@ -277,7 +288,7 @@ class ParallelSource(SourceConfig):
         for path in (left, right):
             find_files(str(path))
         try:
-            with open_text(left) as one, open_text(right) as two:
+            with open_text(left, self.encoding) as one, open_text(right, self.encoding) as two:
                 lines, others = whole_lines(one, self.longest), whole_lines(two, self.longest)
                 for number, pair in enumerate(zip_longest(lines, others, fillvalue=SkipReason.MISSING_FIELD), 1):
                     counter.see()

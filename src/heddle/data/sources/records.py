@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from heddle.core import DataError, hint
+from heddle.core import DataError, hint, within
+from heddle.core.system import is_encoding
 from heddle.data.sources.decompress import UnreadableFile, file_extension, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, check_text, read_bytes
 
@@ -17,6 +18,7 @@ MARKS = re.compile(rb'[\[\]{}",]')
 MARKS_IN_STRING = re.compile(rb'["\\]')
 HEADER = 1 << 16  # bytes of a header's line
 Split = Literal["file", "paragraph", "line"]
+Encoding = Annotated[str, within("one that Python knows, such as latin-1 or utf-16", is_encoding)]
 Value = str | SkipReason
 JsonRow = dict[str, object] | str
 
@@ -75,7 +77,7 @@ def _cut(data: bytes, longest: int) -> int:
     stop = longest
     while stop > longest - 4 and data[stop] & 0xC0 == 0x80:
         stop -= 1
-    return stop
+    return stop - (data[stop - 1 : stop + 1] == b"\r\n")
 
 
 def whole_lines(stream: BufferedReader, longest: int) -> Iterator[bytes | None]:
@@ -154,7 +156,9 @@ def csv_rows(stream: BufferedReader, longest: int, delimiter: str) -> Iterator[t
         csv.field_size_limit(limit)
 
 
-def numbered(path: Path, longest: int, counter: DocumentCounter, first: int = 1) -> Iterator[tuple[str, bytes]]:
+def numbered(
+    path: Path, longest: int, counter: DocumentCounter, encoding: str | None = None, first: int = 1
+) -> Iterator[tuple[str, bytes]]:
     """Yield a file's lines, or a JSON array's elements, with their origins.
 
     Blank and overlong ones are skipped, and so is a file that cannot be read.
@@ -162,7 +166,7 @@ def numbered(path: Path, longest: int, counter: DocumentCounter, first: int = 1)
     name = printable_path(path)
     records = json_items if file_extension(path) == ".json" else whole_lines
     try:
-        with open_text(path) as stream:
+        with open_text(path, encoding) as stream:
             for number, raw in enumerate(records(stream, longest), 1):
                 if number < first:
                     continue
@@ -221,10 +225,10 @@ def json_cells(row: JsonRow, names: Sequence[int | str], strict: str | None = No
     return [row.get(str(name), SkipReason.MISSING_FIELD) for name in names]
 
 
-def tsv_columns(path: Path, wanted: Sequence[int | str]) -> list[int]:
+def tsv_columns(path: Path, wanted: Sequence[int | str], encoding: str | None) -> list[int]:
     """Return the numbers of columns named in a file's first line; a file that cannot be read has none to check."""
     try:
-        with open_text(path) as stream:
+        with open_text(path, encoding) as stream:
             header = stream.readline(HEADER).decode("utf-8", "replace").rstrip("\r\n").split("\t")
     except UnreadableFile:
         return []

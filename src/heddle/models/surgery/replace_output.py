@@ -1,8 +1,8 @@
-"""Replace the outputs of a model: other weights stay, new ones are initialised (fine-tuning, Devlin et al. 2018)."""
+"""Replace the outputs of a model: other weights stay, new ones are initialized (fine-tuning, Devlin et al. 2018)."""
 
 from heddle.models.networks import Model, NetworkConfig
 from heddle.models.surgery.rebuild import rebuild
-from heddle.nn.base import initialise
+from heddle.nn.base import initialize
 
 
 def replace_output(model: Model, config: NetworkConfig, seed: int = 0) -> Model:
@@ -10,5 +10,5 @@ def replace_output(model: Model, config: NetworkConfig, seed: int = 0) -> Model:
     if config == model.config:
         return model
     made, empty = rebuild(model, config)
-    initialise(made, config.init, made.depth, seed, only=empty)
+    initialize(made, config.init, made.depth, seed, only=empty)
     return made

@@ -29,7 +29,7 @@ def write_tokenizer(
     between = special.between or around.after if special.mask is None else special.separator  # a mask: an encoder's
     post_processor = _post_processor(around, names, between)
     files = {
-        folder / TOKENIZER: tokenizer.plain() | {"post_processor": post_processor},
+        folder / TOKENIZER: tokenizer.to_json() | {"post_processor": post_processor},
         folder / TOKENIZER_CONFIG: _config(special, names, limit, segments) | _unknown(tokenizer, names),
     }
     for path, data in files.items():
