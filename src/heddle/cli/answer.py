@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from heddle.cli.labelled_input import JSON, TextInput, labelled_documents, record_inputs, run_batches, write_record
-from heddle.cli.line_input import LineErrors, open_input
+from heddle.cli.line_input import LineErrors, name_of, read_lines
 from heddle.cli.options import Best, Device, Model, Weights, open_model
-
-LONGEST = 1 << 24  # bytes of a context
 
 
 def answer(  # noqa: PLR0913 - the options are the contract
@@ -63,8 +61,7 @@ def _questions(file: str, question: str | None, line_errors: LineErrors) -> Iter
     from heddle.core import UsageError
 
     if question is not None:
-        with open_input(file) as stream:
-            yield iter([TextInput(1, question, stream.read(LONGEST).decode("utf-8", "replace"))])
+        yield iter([TextInput(1, _checked(question), _context(file))])
     elif Path(file).suffix.lower() in JSON or file == "-":
         with record_inputs(file, line_errors, ("question", "context")) as inputs:
             yield _with_contexts(inputs, file, line_errors)
@@ -73,6 +70,25 @@ def _questions(file: str, question: str | None, line_errors: LineErrors) -> Iter
         yield (TextInput(number, one.text, one.pair) for number, one in enumerate(documents, 1))
     else:
         raise UsageError(f"{file}: want JSON lines with question and context, a SQuAD file, or --question with a text")
+
+
+def _checked(question: str) -> str:
+    from heddle.core import ConfigError
+
+    if not question.strip():
+        raise ConfigError("question", want="a question", got=question)
+    return question
+
+
+def _context(file: str) -> str:
+    """Return the whole text of a file or a pipe."""
+    from heddle.core import DataError
+
+    with read_lines(file) as lines:
+        text = "\n".join(lines)
+    if not text.strip():
+        raise DataError(f"{name_of(file)}: want a text that may answer the question, found none")
+    return text
 
 
 def _with_contexts(inputs: Iterator[TextInput], file: str, line_errors: LineErrors) -> Iterator[TextInput]:

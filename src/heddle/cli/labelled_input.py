@@ -117,6 +117,8 @@ def _every(source: "SourceConfig", file: str) -> "Iterator[Document]":
     for document in source.documents(counter):
         counter.keep()
         yield document
+    if not counter.seen:
+        raise DataError(f"{file}: want one row or more, found none")
     if counter.skipped.total():
         raise DataError(f"{file}: want every row to have a text that can be read: {counter}")
 

@@ -162,12 +162,19 @@ def _resolve(
     config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
     if config.objective.label_kind is not None:
         labels = assemble.training_labels(config) if found is None else _stored_labels(found)
-        config = config if labels is None else replace(config, objective=config.objective.with_labels(labels))
+        config = config if labels is None else _with_labels(config, labels)
     config = replace(config, model=assemble.resolve_model(config, tokenizer.vocab, init))
     if found is not None:
         _check_same(config, found)
     check_model(config)
     return _with_code(config, env, presets), tokenizer
+
+
+def _with_labels(config: RunConfig, labels: LabelSet) -> RunConfig:
+    try:
+        return replace(config, objective=config.objective.with_labels(labels))
+    except ConfigError as error:
+        raise error.with_prefix("objective") from None
 
 
 def _stored_labels(found: Checkpoint) -> LabelSet | None:

@@ -272,6 +272,8 @@ def find_labels(corpus: CorpusConfig, wanted: LabelKind | None = None) -> LabelS
         if name not in counts:
             more = "" if corpus.split.kind == "file" else "; more examples of it or another data.split.seed may help"
             raise DataError(_unknown(name, origin, names) + more)
+    if wanted == "classes" and len(names) == 1 and not several:
+        raise DataError(f"{first[1] if first else corpus}: want texts of two classes or more, found only {names[0]!r}")
     return _label_set(None if first is None else first[0].kind, names, several, counts, scores)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from heddle.core import UsageError
+from heddle.core import ConfigError, UsageError
 from heddle.models.networks import Model
 from heddle.tasks.labelling.reader import EncoderReader, encoder_reader
 from heddle.text.tokenizers import MASK, Tokenizer
@@ -39,12 +39,12 @@ class MaskFiller:
     @classmethod
     def of(cls, model: Model, tokenizer: Tokenizer, top: int = 5) -> "MaskFiller":
         """Return a filler of masks; refuse a model or a tokenizer without them."""
+        if top < 1:
+            raise ConfigError("top", want="at least 1", got=top)
         reader = encoder_reader(model, tokenizer, "fill")
         reader.model.masked_output()
         if tokenizer.special_tokens.mask is None:
             raise UsageError("fill: want a tokenizer with a mask token, got one without")
-        if top < 1:
-            raise UsageError(f"top: want at least 1, got {top}")
         return cls(reader, top)
 
     @property
