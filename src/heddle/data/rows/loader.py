@@ -94,6 +94,10 @@ class Batch:
         """Return some of the rows: a micro-batch."""
         return self._each(lambda tensor: tensor[start:stop])
 
+    def select(self, rows: Int[Tensor, " rows"]) -> Self:
+        """Return the rows of these indices."""
+        return self._each(lambda tensor: tensor[rows])
+
     def _each(self, transform: Callable[[Tensor], Tensor]) -> Self:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return dataclasses.replace(self, **{k: transform(v) for k, v in values.items() if v is not None})

@@ -38,12 +38,14 @@ class EncoderConfig(NetworkConfig):
     norm: normalization after the last layer.
     pooling: how a row becomes one vector, where outputs need it.
     outputs: what is predicted from the encoded row; each has a name and a loss.
+    generator: a smaller encoder that replaces tokens in training (ELECTRA); a finished model has none.
     init: how weights are initialized.
     ties: weight tying: pairs of names that share one matrix.
     adapters: LoRA and the like; the other weights are then frozen.
     """
 
     noun = "an encoder"
+    training_only = ("generator.",)
 
     width: int
     context: int
@@ -54,6 +56,7 @@ class EncoderConfig(NetworkConfig):
     norm: NormConfig = NoNormConfig()
     pooling: PoolingConfig | None = None
     outputs: tuple[OutputConfig, ...] = ()
+    generator: "EncoderConfig | None" = None
     init: InitConfig = NormalInitConfig(shrink_into_stream=False)
     ties: tuple[TieConfig, ...] = ()
     adapters: tuple[AdapterConfig, ...] = ()
@@ -67,11 +70,21 @@ class EncoderConfig(NetworkConfig):
         if pooled and self.pooling is None:
             raise ConfigError("pooling", want=f"a kind, because the output {pooled[0]} needs it", got=None)
 
+        if self.generator is not None and self.generator.vocab != self.vocab:
+            raise ConfigError("generator.vocab", want=f"that of the encoder, {self.vocab}", got=self.generator.vocab)
+
+    def finished(self) -> "EncoderConfig":
+        if self.generator is None:
+            return self
+        ties = tuple(tie for tie in self.ties if not tie.share.startswith(self.training_only))
+        return replace(self, generator=None, ties=ties)
+
     def with_output(self, output: OutputConfig) -> "EncoderConfig":
         """Return the encoder with this output alone; pooling, where the output needs it, is its own, or BERT's."""
-        pooling = None if output.reads == "tokens" else self.pooling or DenseFirstTokenConfig()
-        ties = tuple(tie for tie in self.ties if not any(name.startswith("outputs.") for name in (tie.share, tie.of)))
-        return replace(self, outputs=(output,), pooling=pooling, ties=ties)
+        base = self.finished()
+        pooling = None if output.reads == "tokens" else base.pooling or DenseFirstTokenConfig()
+        ties = tuple(tie for tie in base.ties if not any(name.startswith("outputs.") for name in (tie.share, tie.of)))
+        return replace(base, outputs=(output,), pooling=pooling, ties=ties)
 
     def build(self, seed: int = 0) -> "Encoder":
         return Encoder(self, seed)
@@ -89,6 +102,7 @@ class Encoder(Model, BaseTower):
         self.pooling = None if config.pooling is None else config.pooling.build(config.width)
         self.segments = max((found.segments for found in find(config.embedding, SegmentedEmbeddingConfig)), default=0)
         self.outputs = nn.ModuleDict({o.name: o.build(config.vocab, config.width) for o in config.outputs})
+        self.generator = None if config.generator is None else Encoder(config.generator, seed)
         self.finish_build(config, config.plan.depth(), seed)
 
     @property

@@ -47,6 +47,7 @@ class NetworkConfig(ModelConfig, ABC):
 
     noun: ClassVar[str]  # what messages call it: "a language model"
     reads_source: ClassVar[bool] = False  # whether it writes a target from a source
+    training_only: ClassVar[tuple[str, ...]] = ()  # how names of weights begin that a finished model does not have
 
     vocab: int | None  # None: the inputs are images
     width: int
@@ -61,6 +62,10 @@ class NetworkConfig(ModelConfig, ABC):
     def with_output(self, output: OutputConfig) -> "NetworkConfig":
         """Return the network with this output alone, as classification, tagging and the like need it."""
         raise ConfigError("model.kind", want=f"encoder, because the output is {output.kind}", got=self.kind)
+
+    def finished(self) -> "NetworkConfig":
+        """Return the network without what it has for training only."""
+        return self
 
     @property
     def sees_next_token(self) -> bool:
