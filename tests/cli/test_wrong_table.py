@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cli import wrong_labels
 from cli.runs import save_run
 
 from heddle.cli.main import command, main
@@ -52,7 +53,8 @@ FILES = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wrong")
     save_run(folder / "run")
-    for name, text in FILES.items():
+    wrong_labels.save_encoders(folder)
+    for name, text in (FILES | wrong_labels.FILES).items():
         (folder / name).write_text(text)
     (folder / "run" / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.0}) + "\n")
     (folder / "binary.txt").write_bytes(bytes(range(256)) * 40)
@@ -377,7 +379,7 @@ VERBS = {
     "gnerate": "did you mean 'generate'?",
 }
 CASES = {f"train & {words}": (train(words), want) for words, want in TRAIN.items()}
-CASES |= {words: (shlex.split(words), want) for words, want in VERBS.items()}
+CASES |= {words: (shlex.split(words), want) for words, want in (VERBS | wrong_labels.VERBS).items()}
 
 
 def test_the_table_has_every_command() -> None:

@@ -223,3 +223,19 @@ OTHER_NUMBERS: dict[str, str] = {
     for line in lines
     for name in ("bits_per_byte", "unknown_share")
 }
+
+# Labelled data and training on it; a name that ends with * stands for all that begin so.
+_COLUMNS = ("pair", "label", "score", "group", "separator")
+_LABEL_SETS = ("answers", "classes", "none", "scores", "tags")
+ADDED["configs"] += [
+    *(f"source/{kind}.{column}" for kind in ("csv", "tsv", "jsonl") for column in _COLUMNS),
+    *("source/jsonl.tags", "source/squad*", "source/conll*", "rows/examples*"),
+    *(f"labels/{kind}*" for kind in _LABEL_SETS),
+    *(f"objective/{kind}*" for kind in ("classify", "contrastive", "similarity", "tag")),
+    *("objective/span", *(f"objective/span.{key}" for key in ("dropout", "labels", "longest", "output"))),
+    *("outputs/multi_label*", "outputs/regression*"),
+]
+ADDED["recipes"] += [f"{recipe}: *" for recipe in ("classify", "tag", "answer", "similarity", "embed")]
+ADDED["public"] += ["LM.tokenizer gives pair*", *(f"LM.{task}*" for task in ("answer", "classify", "fill", "tag"))]
+for _verb in ("answer", "classify", "embed", "fill", "tag"):
+    ADDED["options"] += [f"{_verb}*"]

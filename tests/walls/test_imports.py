@@ -83,12 +83,13 @@ GROUPS = {
     },
     "tasks": {
         "correcting": set(),
+        "labelling": set(),
         "metrics": set(),
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
     },
-    "core": {"": set(), "describe": {""}, "system": {""}},
+    "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }
 MOST_FILES, MOST_NAMES = 16, 40
 ONE_FILE_EACH = {"cli", "checkpoints/hf/families"}  # one file per verb, one per family of models

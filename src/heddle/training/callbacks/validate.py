@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from heddle.core import ConfigError, DataError, bounded_exp
 from heddle.data.rows import Batch, MeasuredText, RowPlan, collate
@@ -15,6 +16,14 @@ from heddle.objectives import ObjectiveConfig
 from heddle.training.callbacks.log import Metrics
 from heddle.training.loop import Callback, ProcessGroup, Report, Reporter, Signals, Trainer
 from heddle.training.optimizers import WeightAverage
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The loss on held-out rows in nats, and metrics such as accuracy."""
+
+    loss: float
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -29,14 +38,17 @@ class HeldOutRows:
     prepare: Callable[[Batch], Batch] | None = None  # as the objective shows a batch; None: its `prepare`, seed 0
 
     @torch.no_grad()
-    def loss(self, model: Model, objective: ObjectiveConfig, processes: ProcessGroup, signals: Signals) -> float | None:
-        """Return the mean loss in nats per token; None when a signal cuts it short.
+    def measure(
+        self, model: Model, objective: ObjectiveConfig, processes: ProcessGroup, signals: Signals
+    ) -> Measurement | None:
+        """Return the mean loss in nats per token and the objective's metrics; None when a signal cuts it short.
 
         Rows are measured in the same groups, and the groups added in the same order, by any number of processes; of
         streams only where `lanes` is given.
         """
         device = next(model.parameters()).device
         groups = self._groups(processes.world)
+        predictions = torch.zeros(self.rows, objective.prediction_width(self.plan.length), device=device)
         sums = torch.zeros(len(groups), 2, dtype=torch.float64, device=device)
         was_training, states = model.training, dict[int, State | None]()
         model.eval()
@@ -55,6 +67,8 @@ class HeldOutRows:
                 if here.fresh is not None:
                     states[lane] = loss.carried
                 sums[number] = torch.stack((loss.total.double(), here.weights.sum().double()))
+                if loss.predictions is not None:
+                    predictions[rows.start : rows.stop, : loss.predictions.shape[1]] = loss.predictions
         finally:
             model.train(was_training)
         total, tokens = processes.all_reduce(sums).sum(0).tolist()  # each group has one process; the others add 0
@@ -62,7 +76,15 @@ class HeldOutRows:
             raise DataError(
                 f"validation_rows: the {self.rows} rows have no target with a loss weight; measure more rows"
             )
-        return float(total / tokens)
+        return Measurement(float(total / tokens), self._metrics(objective, processes.all_reduce(predictions)))
+
+    def _metrics(self, objective: ObjectiveConfig, predictions: Tensor) -> dict[str, float]:
+        """Return the metrics of what was predicted for all rows, by whichever process."""
+        if not predictions.shape[1]:
+            return {}
+        every = [range(first, min(first + self.batch, self.rows)) for first in range(0, self.rows, self.batch)]
+        batches = [collate([self.plan.row(row) for row in rows], rows) for rows in every]
+        return objective.metrics(predictions.float().cpu().numpy(), batches)
 
     def _groups(self, world: int) -> list[tuple[int, range]]:
         """Return the rows that are measured at once, each with a number by which processes share them.
@@ -124,13 +146,20 @@ class Validate(Callback):
         self.last = state["last"]
 
     def _validate(self, trainer: Trainer) -> None:
-        loss = self._measure(trainer)
-        if loss is None:
+        found = self._measure(trainer)
+        if found is None:
             trainer.stop_on_signal()
             return
+        loss = found.loss
         trainer.metric, self.last = loss, trainer.step
-        figures = {"validation_loss": loss, "perplexity": bounded_exp(loss)}
-        line = f"step {trainer.step}  held-out loss {loss:.4f}  perplexity {figures['perplexity']:.2f}"
+        figures = {"validation_loss": loss}
+        line = f"step {trainer.step}  held-out loss {loss:.4f}"
+        if self.objective.reads_examples:
+            figures |= {name: round(value, 5) for name, value in found.metrics.items()}
+            line += "".join(f"  {name.replace('_', ' ')} {value:.4f}" for name, value in found.metrics.items())
+        else:
+            figures["perplexity"] = bounded_exp(loss)
+            line += f"  perplexity {figures['perplexity']:.2f}"
         if self.objective.predicts_every_token:
             text = self.held_out.text
             bits = loss / math.log(2) + 8 * text.lost_per_token  # a byte that an unknown token hides is not coded
@@ -142,13 +171,13 @@ class Validate(Callback):
         self.metrics.write(step=trainer.step, **figures)
         self.reporter.message(line)
 
-    def _measure(self, trainer: Trainer) -> float | None:
+    def _measure(self, trainer: Trainer) -> Measurement | None:
         step = trainer.take_step
         average: WeightAverage | None = step.average
         if average is None:
-            return self.held_out.loss(trainer.model, self.objective, step.processes, trainer.signals)
+            return self.held_out.measure(trainer.model, self.objective, step.processes, trainer.signals)
         with average.in_place(trainer.model):
-            return self.held_out.loss(trainer.model, self.objective, step.processes, trainer.signals)
+            return self.held_out.measure(trainer.model, self.objective, step.processes, trainer.signals)
 
 
 class StartAveraging(Callback):
