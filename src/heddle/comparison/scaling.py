@@ -146,7 +146,7 @@ def fit_projected(runs: Sequence[ScalingRun]) -> Fit:
 def bootstrap_fits(runs: Sequence[ScalingRun], draws: int = 1000, seed: int = 0) -> list[ScalingLaw]:
     """Fit again to runs drawn with replacement, each time from the fit of all; the spread is the uncertainty."""
     best, random = fit_huber(runs).law, np.random.default_rng(seed)
-    laws = []
+    laws: list[ScalingLaw] = []
     while len(laws) < draws:
         drawn = [runs[number] for number in random.integers(len(runs), size=len(runs))]
         if len(set(drawn)) >= FEWEST_RUNS:
