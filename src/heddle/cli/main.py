@@ -14,6 +14,7 @@ from heddle import __version__
 from heddle.cli.bench import bench
 from heddle.cli.chat import chat
 from heddle.cli.check import check
+from heddle.cli.compare import compare
 from heddle.cli.convert import convert
 from heddle.cli.correct import correct
 from heddle.cli.data import data
@@ -89,6 +90,7 @@ app.command("evaluate")(evaluate)
 app.command("translate")(translate)
 app.command("show")(show)
 app.command("check")(check)
+app.command("compare")(compare)
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

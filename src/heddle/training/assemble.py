@@ -126,7 +126,7 @@ def resolve_model(config: RunConfig, vocab: int, init: Source | None) -> ModelCo
 def build_model(config: RunConfig, init: Source | None) -> Model:
     """Build the model with new weights, or those of the model that the run starts from."""
     if init is None:
-        model = config.model.build(config.seed)
+        model = config.model.build(config.seed_of_weights)
     else:
         model = initial_model(init.model(choose_hardware("cpu", "float32")), config)
     choose_trainable(model, config.frozen, config.unfrozen)

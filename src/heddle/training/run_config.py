@@ -166,6 +166,7 @@ class RunConfig(Config):
     format: version of the config format; not to be overridden.
     name: name of the run's folder in runs/.
     seed: random seed of initial weights, data order, dropout and samples.
+    weight_seed: random seed of initial weights and dropout alone; null: seed.
     model: the network: a preset by name, or every part written out.
     tokenizer: how text becomes tokens.
     data: what to learn from, and what is held out for validation.
@@ -190,6 +191,7 @@ class RunConfig(Config):
     format: int = CONFIG_FORMAT
     name: str = "first"
     seed: int = 0
+    weight_seed: int | None = None
     model: ModelConfig = PresetConfig()
     tokenizer: TokenizerConfig = BpeTokenizer()
     data: CorpusConfig = CorpusConfig()
@@ -223,6 +225,11 @@ class RunConfig(Config):
         earlier = self.training.average_last - 1
         if self.keep.last < earlier:
             raise ConfigError("keep.last", want=f"at least {earlier}, for training.average_last", got=self.keep.last)
+
+    @property
+    def seed_of_weights(self) -> int:
+        """Return the seed of initial weights and dropout."""
+        return self.seed if self.weight_seed is None else self.weight_seed
 
     def absolute(self) -> Self:
         """Return the run with absolute paths of its data, so that it can be resumed in any working folder."""
