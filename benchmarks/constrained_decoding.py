@@ -69,7 +69,7 @@ def validity(model: AutoregressiveModel, tokenizer: Tokenizer, cases: int, rows:
         compiling.append((time.perf_counter() - start) / len(grammars))
         for grammar, (ids, reason) in zip(
             grammars,
-            write(model, constraints, replace(how, choice=MultinomialSampling(seed=first)), tokenizer.end),
+            write(model, constraints, replace(how, strategy=MultinomialSampling(seed=first)), tokenizer.end),
             strict=True,
         ):
             whole += reason is FinishReason.STOP
@@ -109,7 +109,7 @@ def slowdown(model: AutoregressiveModel, tokenizer: Tokenizer, turns: int, token
             compiler.compile(TextConstraints(grammar=endless(random_grammar(seed)))).begin() for seed in seeds
         ]
         for kind in ("free", "guided") if turn % 2 else ("guided", "free"):
-            how = GenerationConfig(max_tokens=tokens, choice=MultinomialSampling(seed=turn))
+            how = GenerationConfig(max_tokens=tokens, strategy=MultinomialSampling(seed=turn))
             chosen: list[Constraint | None] = [None] * rows if kind == "free" else list(constraints)
             start, used = time.perf_counter(), time.process_time()
             found = write(model, chosen, how, tokenizer.end)

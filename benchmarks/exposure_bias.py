@@ -55,7 +55,7 @@ class Arm:
 ARMS = {
     "teacher forcing": Arm(TeacherForcingConfig()),
     "teacher forcing, twice the steps": Arm(TeacherForcingConfig(), longer=2),
-    "linear": Arm(LinearSamplingConfig(most=1.0)),
+    "linear": Arm(LinearSamplingConfig(max_rate=1.0)),
     "exponential": Arm(ExponentialSamplingConfig()),
     "inverse sigmoid": Arm(InverseSigmoidSamplingConfig()),
     "inverse sigmoid, twice the steps": Arm(InverseSigmoidSamplingConfig(), longer=2),

@@ -49,7 +49,7 @@ def dialogues(path: Path, count: int) -> Iterator[list[str]]:
 
 
 def natural(text: str) -> str:
-    """Undo the corpus's tokenisation: no space before punctuation, none around apostrophes."""
+    """Undo the corpus's tokenization: no space before punctuation, none around apostrophes."""
     text = re.sub(r"\s+([.,?!;:%)\]])", r"\1", text.strip())
     return re.sub(r"\s*([’'])\s*(s|t|m|d|ll|re|ve)\b", r"\1\2", text)
 

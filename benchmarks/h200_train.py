@@ -235,7 +235,7 @@ def ours(case: Case, hardware: Hardware, compiled: bool, batches: int = 8) -> Ou
     if case.float8:
         use_float8(model)
     objective = SequenceConfig() if case.name == "pairs" else None
-    mode: CompileMode = "off" if not (compiled and model.worth_compiling()) else "graphs" if case.graphs else "on"
+    mode: CompileMode = "off" if not (compiled and model.should_compile()) else "graphs" if case.graphs else "on"
     step = our_step(model, case.batch, hardware, mode, objective)
     return Ours(case, model, step, Source(case, hardware, batches), mode)
 

@@ -89,7 +89,7 @@ def minilm(folder: Path) -> dict[str, Any]:
         raise TypeError(f"want an encoder, found {type(ours).__name__}")
     vectors = [
         torch.nn.functional.normalize((x * real[..., None]).sum(1) / real.sum(1, keepdim=True))
-        for x in (theirs, ours(ids, Context(new=lengths)))
+        for x in (theirs, ours(ids, Context(lengths=lengths)))
     ]
     cosine = (vectors[0].double() * vectors[1].double()).sum(-1)
     return {"name": "minilm", "sentences": len(SENTENCES), "least_cosine": cosine.min().item()}
@@ -236,7 +236,7 @@ def smollm2(path: Path) -> dict[str, Any]:
             max_new_tokens=ANSWER, do_sample=False, eos_token_id=tokenizer.eos_token_id, pad_token_id=0
         )
         made = theirs.generate(row, attention_mask=torch.ones_like(row), generation_config=settings)
-        how = GenerationConfig(max_tokens=ANSWER, choice=GreedySearch(), stop=(tokenizer.eos_token_id,))
+        how = GenerationConfig(max_tokens=ANSWER, strategy=GreedySearch(), stop=(tokenizer.eos_token_id,))
         answer = generate(ours, [prompt], how)[0]
         same += answer == made[0, len(prompt) :].tolist()
         answers.append(tokenizer.decode(answer, skip_special_tokens=True)[:60])

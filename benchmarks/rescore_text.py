@@ -6,7 +6,7 @@ DATA holds the folders speech-librispeech-nbest, lm-gutenberg and lm-wikipedia-s
 Gutenberg books: a book that shares three distinct 8-grams or one 13-gram with the references of a dev or test set is
 dropped whole. References are joined by chapter first, so that n-grams across their ends count too. OUT gets
 train.jsonl (documents of some lines, each line a sentence or so, all in normal form), valid.jsonl (the references of
-the dev sets, by chapter), the lists {dev,test}_{clean,other}.jsonl with what was recognised before as context, and
+the dev sets, by chapter), the lists {dev,test}_{clean,other}.jsonl with what was recognized before as context, and
 prepare.json, which says what went.
 """
 
@@ -216,7 +216,7 @@ def read_file(path: Path, data: Path, out: Path, books: int | None) -> Count:
 
 
 def with_context(records: list[dict[str, Any]], most: int) -> Iterator[dict[str, Any]]:
-    """Yield lists as `heddle rescore` reads them, each with the recogniser's best of the utterances before."""
+    """Yield lists as `heddle rescore` reads them, each with the recognizer's best of the utterances before."""
     past: dict[str, list[str]] = {}
     for record in records:
         before = past.setdefault(chapter_of(record), [])

@@ -20,7 +20,7 @@ from results import record
 
 from heddle.models.networks import LanguageModelConfig, pre_norm
 from heddle.nn.attention import AttentionConfig
-from heddle.nn.base import Context, MixerConfig, Place, initialise
+from heddle.nn.base import Context, MixerConfig, Place, initialize
 from heddle.nn.base import NormalInitConfig as Normal
 from heddle.nn.channels import FeedForwardConfig
 from heddle.nn.layers import RMSNormConfig, SlidingWindowConfig
@@ -57,7 +57,7 @@ def seconds_of(step: Callable[[], None], device: torch.device, times: int = 3) -
 def mixer_step(config: MixerConfig, batch: int, width: int, length: int, device: torch.device) -> Callable[[], None]:
     """Return forward and backward of one mixer."""
     part = config.build(width, Place(context=length))
-    initialise(part, Normal(), 1, 0)
+    initialize(part, Normal(), 1, 0)
     part.to(device)
     x = torch.randn(batch, length, width, device=device, dtype=torch.bfloat16, requires_grad=True)
 

@@ -132,7 +132,7 @@ def prepared(data: Path, out: Path, config: RunConfig, given: Path | None) -> Pa
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
-def synchronise() -> None:
+def synchronize() -> None:
     """Let the device finish."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -146,13 +146,13 @@ class Stopwatch(Callback):
         self.seconds, self.measuring, self.curve = 0.0, 0.0, list[dict[str, float]]()
 
     def before_fit(self, trainer: Trainer) -> None:
-        synchronise()
+        synchronize()
         self.since = time.perf_counter()
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
         if trainer.step not in {trainer.steps * look // self.looks for look in range(1, self.looks + 1)}:
             return
-        synchronise()
+        synchronize()
         stopped = time.perf_counter()
         self.seconds += stopped - self.since
         assert isinstance(trainer.model, LanguageModel)
@@ -162,7 +162,7 @@ class Stopwatch(Callback):
         line = {"step": trainer.step, "seconds": round(self.seconds, 2), "bits_per_byte": round(found.bits_per_byte, 5)}
         self.curve.append(line | {"bytes": found.bytes, "tokens": found.tokens, "loss": round(float(report.loss), 4)})
         print(json.dumps(self.curve[-1]), file=sys.stderr, flush=True)
-        synchronise()
+        synchronize()
         self.since = time.perf_counter()
         self.measuring += self.since - stopped
 
@@ -179,13 +179,13 @@ def try_out(trainer: Trainer, steps: int) -> float:
     trainer.model.train()
     for number in range(steps):
         if number == steps // 2:
-            synchronise()
+            synchronize()
             start = time.perf_counter()
         step(batch, number, batch.inputs.numel())
-    synchronise()
+    synchronize()
     taken = (time.perf_counter() - start) / (steps - steps // 2)
     trainer.model.load_weights(before)
-    for one in step.optimizers.parts:
+    for one in step.optimizers.optimizers:
         one.state.clear()
     step.guard = Guard.start(step.guard.config, device_)
     return taken
@@ -197,7 +197,7 @@ def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Pat
     assert step.average is None and not any(step.carried), "an average or a carried state would have to begin anew, too"
     config = replace(config, model=trainer.model.config)
     trainer.model.load_weights(build_model(config, None).weights())
-    for one in step.optimizers.parts:
+    for one in step.optimizers.optimizers:
         one.state.clear()
     step.seed, step.guard = config.seed, Guard.start(step.guard.config, trainer.hardware.device)
     transform = partial(config.objective.prepare, seed=config.seed)
@@ -207,7 +207,7 @@ def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Pat
     write_json(folder / "config.json", encode(config))
     metrics, flops = Metrics(folder / "metrics.jsonl"), training_flops(trainer.model, trainer.loader.plan.mean_length)
     log = Log(metrics, SilentReporter(), config.every.log, flops)
-    trainer.callbacks = [log, StopOnDivergence(config.training.guard.in_a_row)]
+    trainer.callbacks = [log, StopOnDivergence(config.training.guard.max_consecutive)]
 
 
 class Runner:

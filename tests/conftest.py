@@ -1,5 +1,6 @@
 """Shared test set-up: one thread, a cache apart, and shapes checked at run time in the rooms that carry tensors."""
 
+import gc
 import os
 import tempfile
 
@@ -43,6 +44,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the one test that takes a minute, so that no process is left alone with it at the end."""
     items.sort(key=lambda item: "test_r29_gradients" not in item.nodeid)
+
+
+@pytest.fixture
+def frozen_heap() -> Iterator[None]:
+    """Keep what earlier tests have left out of garbage collection, which would count in measured CPU time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_one_text_gives_one_and_a_list_gives_a_list(lm: LM) -> None:
 def test_generated_text_is_that_of_the_ids(lm: LM) -> None:
     for temperature in (0.0, 1.0):
         text = lm.generate("Once", max_tokens=30, temperature=temperature, seed=4)
-        ids = lm.generate_ids([lm.tokenizer.opened("Once")], max_tokens=30, temperature=temperature, seed=4)[0]
+        ids = lm.generate_ids([lm.tokenizer.encode_prompt("Once")], max_tokens=30, temperature=temperature, seed=4)[0]
         assert text == TOKENIZER.decode(ids)
 
 
@@ -81,7 +81,7 @@ def test_a_prompt_longer_than_the_context_is_refused(lm: LM) -> None:
 def test_scores_add_up_and_agree_with_the_logits(lm: LM) -> None:
     text = "two words, naïve"
     (scored,) = lm.score([text])
-    row = lm.tokenizer.opened(text)
+    row = lm.tokenizer.encode_prompt(text)
     probs = lm.logits([row[:-1]]).log_softmax(-1)[0]
     wanted = probs[torch.arange(len(row) - 1), torch.tensor(row[1:])]
     assert [t.logprob for t in scored.tokens] == pytest.approx(wanted.tolist(), abs=1e-4)
@@ -113,7 +113,7 @@ def test_embeddings_do_not_depend_on_their_neighbours(lm: LM) -> None:
     together = lm.embed(texts)
     assert together.shape == (2, 16)
     for text, vector in zip(texts, together, strict=True):
-        alone = lm.model(torch.tensor([lm.tokenizer.opened(text)]))[0].mean(0)
+        alone = lm.model(torch.tensor([lm.tokenizer.encode_prompt(text)]))[0].mean(0)
         assert torch.allclose(vector, alone, atol=1e-5)
 
 
@@ -130,7 +130,7 @@ def test_many_texts_are_read_by_length_a_few_at_a_time(lm: LM, monkeypatch: pyte
 
 
 def test_wrong_kinds_of_input_are_named(lm: LM) -> None:
-    for call in (lambda: lm.embed("one text"), lambda: lm.logits([1, 2]), lambda: lm.logits("text")):  # type: ignore
+    for call in (lambda: lm.embed(5), lambda: lm.logits([1, 2]), lambda: lm.logits("text")):  # type: ignore
         with pytest.raises(UsageError, match="want"):
             call()
     with pytest.raises(UsageError, match="window"):
@@ -147,21 +147,24 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "rules": (lambda lm: lm.generate("a", rules={"regex": "a"}), r"rules: want the result of heddle.rules"),
     "a rule": (
         lambda lm: lm.generate("a", regex="a"),
-        r"regex: want it in the constraints: rules=heddle.rules\(regex=...\)",
+        r"regex: pass it as rules=heddle.rules\(regex=...\)",
     ),
     "a draft": (lambda lm: lm.generate("a", draft="lookup"), "draft: want a model, or .* heddle.LookupDraft"),
     "a number": (lambda lm: lm.generate("a", max_tokens="x"), "max_tokens: want a whole number, got 'x'"),
-    "a bias": (lambda lm: lm.generate("a", bias=5), "bias: want a table"),
-    "a cache": (lambda lm: lm.generate("a", cache=[]), "cache: want full or quantised"),
-    "a stretch": (lambda lm: lm.generate("a", stretch=2.0), "stretch: want none, since a language model"),
+    "a bias": (lambda lm: lm.generate("a", bias=5), "bias: want a dict"),
+    "a cache": (lambda lm: lm.generate("a", cache=[]), "cache: want one of full, int8"),
+    "a stretch": (
+        lambda lm: lm.generate("a", max_length_ratio=2.0),
+        "max_length_ratio: not used by a language model",
+    ),
     "a streamed list": (lambda lm: lm.stream(["a"]), "stream: want a text"),
-    "a followed text": (lambda lm: lm.follow("abc"), "follow: want a list of texts, got one text"),
+    "a followed text": (lambda lm: lm.stream_many("abc"), "stream_many: want a list of texts, got one text"),
     "a row for rows": (lambda lm: lm.generate_ids([1, 2]), "generate_ids: want rows of ids"),
     "fractions": (lambda lm: lm.generate_ids([[1.5]]), "generate_ids: want rows of ids"),
     "texts for ids": (lambda lm: lm.generate_ids("abc"), "generate_ids: want rows of ids"),
-    "a stop for ids": (lambda lm: lm.generate_ids([[1]], stop="a"), "stop: want it with lm.generate"),
+    "a stop for ids": (lambda lm: lm.generate_ids([[1]], stop="a"), "stop: not supported by generate_ids"),
     "nothing to score": (lambda lm: lm.score(None), "score: want a list of texts"),
-    "a text to score": (lambda lm: lm.score("a"), "score: want a list of texts, got one text"),
+    "a number to score": (lambda lm: lm.score(5), "score: want a list of texts, got 5"),
     "a source": (lambda lm: lm.score(["a"], source=5), "source: want a list of texts"),
     "a context": (lambda lm: lm.score(["a"], context=["a", "b"]), "context: want 1, one for each text, got 2"),
     "a window": (lambda lm: lm.score(["a"], window="x"), "window: want a whole number"),
@@ -179,7 +182,7 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "a path": (lambda _: heddle.load(5), "path: want a path or a name"),
     "a device": (lambda _: heddle.load("none", device=torch.device("cpu")), "device: want a word"),
     "an expression": (lambda _: heddle.rules(regex=5), "regex: want a text"),
-    "a schema": (lambda _: heddle.rules(schema={"a": {1}}), "schema: want a table that can be written as JSON"),
+    "a schema": (lambda _: heddle.rules(schema={"a": {1}}), "schema: want a dict that can be written as JSON"),
     "phrases": (lambda _: heddle.rules(require=[5]), "require: want a phrase or a list of phrases"),
 }
 

@@ -39,10 +39,10 @@ def test_text_is_the_text_of_the_ids_of_the_source(lm: LM) -> None:
 
 
 def test_a_language_model_has_beams_too(writer: LM) -> None:
-    generation = GenerationConfig(max_tokens=6, choice=BeamSearch(beams=3, length_penalty=0.5)).with_special_tokens(
+    generation = GenerationConfig(max_tokens=6, strategy=BeamSearch(beams=3, length_penalty=0.5)).with_special_tokens(
         TOKENIZER.end, (TOKENIZER.end,)
     )
-    (best,) = search(writer.model, [Request(writer.tokenizer.opened("the"))], generation)[0]
+    (best,) = search(writer.model, [Request(writer.tokenizer.encode_prompt("the"))], generation)[0]
     assert writer.generate("the", max_tokens=6, beams=3, length_penalty=0.5) == TOKENIZER.decode(best.ids)
 
 
@@ -58,7 +58,7 @@ def test_logits_are_those_of_the_decoder_given_the_source(lm: LM) -> None:
 def test_a_score_is_the_sum_over_the_target_given_the_source(lm: LM) -> None:
     texts, sources = ["das", "ein Hund"], ["the", "a dog sees"]
     for scored, text, source in zip(lm.score(texts, source=sources), texts, sources, strict=True):
-        row = lm.tokenizer.opened(text)
+        row = lm.tokenizer.encode_prompt(text)
         probs = lm.logits([row[:-1]], source=[lm.tokenizer.source(source)]).log_softmax(-1)[0]
         wanted = probs[torch.arange(len(row) - 1), torch.tensor(row[1:])].sum()
         assert scored.logprob == pytest.approx(float(wanted), abs=1e-3)
@@ -73,14 +73,14 @@ def test_embeddings_are_of_the_encoder_and_stand_alone(lm: LM) -> None:
 
 def test_a_missing_and_a_needless_source_are_refused(lm: LM, writer: LM) -> None:
     for call, message in (
-        (lambda: lm.score(["a"]), "score: want source="),
+        (lambda: lm.score(["a"]), "score: an encoder-decoder needs source="),
         (lambda: lm.score(["a"], source=["b"], window=4), "score: want no window"),
         (lambda: lm.score(["a"], source="b"), "want a list of texts"),
         (lambda: lm.score(["a", "b"], source=["b"]), "source: want 2"),
         (lambda: lm.logits([[1]]), "logits: want source="),
         (lambda: lm.logits([[1]], source=[[1], [2]]), "logits: want source="),
         (lambda: writer.score(["a"], source=["b"]), "score: want no source"),
-        (lambda: writer.logits([[1]], source=[[2]]), "logits: want no source"),
+        (lambda: writer.logits([[1]], source=[[2]]), "logits: source is only used by an encoder-decoder"),
     ):
         with pytest.raises(UsageError, match=message):
             call()

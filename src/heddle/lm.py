@@ -4,14 +4,14 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, Unpack, get_args
+from typing import Any, NamedTuple, TypeVar, Unpack, get_args, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from heddle.arguments import as_id_rows, as_path, as_text, as_texts, check_words
-from heddle.checkpoints import find_source, save_run
+from heddle.checkpoints import find_source, save_run, using_base
 from heddle.core import ConfigError, UsageError, brief, system_faults, user_code
 from heddle.core.system import choose_hardware
 from heddle.decoding import GenerationOptions, generation_config
@@ -48,13 +48,13 @@ class Origin:
     path: Path | None = None
     kind: str = "built here"
     settings: Mapping[str, Any] = field(default_factory=dict)  # the config of the run, or of its publishers, as saved
-    roles: SpecialTokens | None = None
+    special_tokens: SpecialTokens | None = None
     template: str | None = None  # chat template
-    ours: bool = True  # a heddle run, or built here
+    is_heddle: bool = True  # a heddle run, or built here
     held_out: str | None = None  # checksum of the text that was held out in training
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Describe the model and its path."""
         return self.kind if self.path is None else f"{self.path}, {self.kind}"
 
@@ -68,11 +68,11 @@ class LM:
     def __init__(self, model: Model, tokenizer: Tokenizer | None, origin: Origin | None = None) -> None:
         self.model, self._tokenizer = model, tokenizer
         self.origin = Origin() if origin is None else origin
-        self.roles = self.origin.roles if tokenizer is None else tokenizer.special_tokens
+        self.special_tokens = self.origin.special_tokens if tokenizer is None else tokenizer.special_tokens
 
     def __repr__(self) -> str:
         """Describe the model and its origin."""
-        return f"<LM of {count_parameters(self.model):,} parameters: {self.origin.words}>"
+        return f"<LM of {count_parameters(self.model):,} parameters: {self.origin.description}>"
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -86,7 +86,7 @@ class LM:
         return self._tokenizer
 
     @property
-    def predictor(self) -> AutoregressiveModel:
+    def autoregressive_model(self) -> AutoregressiveModel:
         """Return the model as an autoregressive one; refuse an encoder."""
         refusal = UsageError("want an autoregressive model; an encoder only scores and embeds texts")
         return require(self.model, AutoregressiveModel, refusal)
@@ -107,7 +107,7 @@ class LM:
         decoding); a draft speeds it up (speculative decoding). An encoder-decoder takes the text as its source. The
         samples of a text are side by side in the list.
         """
-        generator = self.writer(draft)
+        generator = self.text_generator(draft)
         config = generator.generation_config(options)
         if isinstance(prompt, str) and config.samples > 1:
             raise UsageError("samples: want 1 for a single prompt; pass a list of prompts for several")
@@ -124,22 +124,18 @@ class LM:
         """
         rows, config = as_id_rows("generate_ids", prompts), self._ids_config(options)
         if self.model.reads_source:
-            start = () if self.roles is None else self.roles.decoder_start
-            return generate(self.predictor, [start] * len(rows), config, rows)
-        return generate(self.predictor, rows, config)
+            start = () if self.special_tokens is None else self.special_tokens.decoder_start
+            return generate(self.autoregressive_model, [start] * len(rows), config, rows)
+        return generate(self.autoregressive_model, rows, config)
 
     def _ids_config(self, options: GenerationOptions) -> GenerationConfig:
         for name in ("stop", "rules", "draft"):
             if name in options:
-                raise UsageError(f"{name}: want it with lm.generate, which generates text")
+                raise UsageError(f"{name}: not supported by generate_ids; use lm.generate")
         if self._tokenizer is not None:
-            return with_special_tokens(self.writer().generation_config(options), self._tokenizer)
-        config = generation_config(options)
-        return (
-            config
-            if self.roles is None
-            else config.with_special_tokens(self.roles.begin, self.roles.ends, self.roles.never)
-        )
+            return with_special_tokens(self.text_generator().generation_config(options), self._tokenizer)
+        config, special = generation_config(options), self.special_tokens
+        return config if special is None else config.with_special_tokens(special.begin, special.ends, special.never)
 
     def stream(
         self,
@@ -151,10 +147,10 @@ class LM:
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
         """Yield the text of `generate` chunk by chunk, never half a character."""
-        chunks = self.follow([as_text("stream", prompt)], stop=stop, rules=rules, draft=draft, **options)
+        chunks = self.stream_many([as_text("stream", prompt)], stop=stop, rules=rules, draft=draft, **options)
         return (chunk.text for chunk in chunks if chunk.text)
 
-    def follow(
+    def stream_many(
         self,
         prompts: Sequence[str],
         *,
@@ -164,16 +160,16 @@ class LM:
         **options: Unpack[GenerationOptions],
     ) -> Iterator[TextChunk]:
         """Yield the text of each row as soon as it is certain, and with its last chunk why it ended."""
-        generator = self.writer(draft)
+        generator = self.text_generator(draft)
         config = generator.generation_config(options)
-        return generator.stream(generator.requests(as_texts("follow", prompts), config, rules), config, stop)
+        return generator.stream(generator.requests(as_texts("stream_many", prompts), config, rules), config, stop)
 
-    def writer(self, draft: "LM | Draft | None" = None) -> TextGenerator:
+    def text_generator(self, draft: "LM | Draft | None" = None) -> TextGenerator:
         """Return a text generator of the model; a draft may be another model of the same tokenizer."""
         if isinstance(draft, LM):
             if draft.tokenizer.fingerprint != self.tokenizer.fingerprint:
                 raise UsageError("draft: want a model with the same tokenizer, got one with another")
-            draft = ModelDraft(model=draft.predictor)
+            draft = ModelDraft(model=draft.autoregressive_model)
         if draft is not None and not isinstance(draft, Draft):
             raise UsageError(f"draft: want a model, or a draft such as heddle.LookupDraft(), got {brief(draft)}")
         return text_generator(self.model, self.tokenizer, draft)
@@ -188,24 +184,47 @@ class LM:
         if path is None:
             raise UsageError("save: want a folder, got None")
         with system_faults(path):
-            save_run(self.model, self._tokenizer, self.origin.template, Path(path), self.origin.words)
+            save_run(self.model, self._tokenizer, self.origin.template, Path(path), self.origin.description)
         return Path(path)
 
+    @overload
+    def score(  # type: ignore[overload-overlap]  # to a type checker, a text is a sequence of texts
+        self,
+        texts: str,
+        *,
+        source: str | Sequence[str] | None = None,
+        context: str | Sequence[str] | None = None,
+        **reading: Unpack[ScoringOptions],
+    ) -> TextScore: ...
+
+    @overload
     def score(
         self,
         texts: Sequence[str],
         *,
-        source: Sequence[str] | None = None,
-        context: Sequence[str] | None = None,
+        source: str | Sequence[str] | None = None,
+        context: str | Sequence[str] | None = None,
         **reading: Unpack[ScoringOptions],
-    ) -> list[TextScore]:
-        """Return the log-probability of each text as the beginning of a document, by token and by word.
+    ) -> list[TextScore]: ...
+
+    def score(
+        self,
+        texts: str | Sequence[str],
+        *,
+        source: str | Sequence[str] | None = None,
+        context: str | Sequence[str] | None = None,
+        **reading: Unpack[ScoringOptions],
+    ) -> TextScore | list[TextScore]:
+        """Return the log-probability of a text, or of each of a list, as the beginning of a document.
 
         An encoder-decoder needs the source of each. An encoder gives the pseudo-log-likelihood: each token masked in
         turn. With a `context` for each, the text that directly follows it is scored: begin it with the space between
         them. The other options are those of `ScoringOptions`: window and stride of a language model, what to mask for
         an encoder, which spaces a word includes.
         """
+        if isinstance(texts, str):
+            alone = [each if each is None or not isinstance(each, str) else [each] for each in (source, context)]
+            return self.score([texts], source=alone[0], context=alone[1], **reading)[0]
         given = as_texts("score", texts)
         contexts = [""] * len(given) if context is None else _each("context", context, len(given))
         sources = [None] * len(given) if source is None else _each("source", source, len(given))
@@ -231,28 +250,31 @@ class LM:
 
     def _check_ids(self, ids: Sequence[int]) -> Sequence[int]:
         if self.model.can_generate:
-            return check_prompt(self.predictor, ids)
+            return check_prompt(self.autoregressive_model, ids)
         return list(check_encoder_input(self.model, ids).tolist())
 
     def _source_context(self, source: Sequence[Sequence[int]] | None, rows: int) -> Context:
         """Return the context of a forward pass: with the encoded sources, if the model reads any."""
         if not self.model.reads_source:
             if source is not None:
-                raise UsageError("logits: want no source, for this model has no encoder-decoder")
+                raise UsageError("logits: source is only used by an encoder-decoder")
             return Context()
         if source is None or len(source) != rows:
             found = "none" if source is None else str(len(source))
-            want = f"source=[[...]] with {rows} rows of ids, for an encoder-decoder"
+            want = f"source=[[...]] with {rows} rows of ids, because the model is an encoder-decoder"
             raise UsageError(f"logits: want {want}, got {found}")
-        read = [check_source(self.predictor, row) for row in source]
+        read = [check_source(self.autoregressive_model, row) for row in source]
         return Context(memory=self.model.encode(*pad_rows(read, next(self.model.parameters()).device)))
 
     @torch.no_grad()
-    def embed(self, texts: Sequence[str]) -> Float[Tensor, "batch width"]:
-        """Return an embedding of each text: the mean of the last layer's vectors over its tokens and its beginning.
+    def embed(self, texts: str | Sequence[str]) -> Float[Tensor, " width"] | Float[Tensor, "batch width"]:
+        """Return an embedding of a text, or of each of a list: the mean of the last layer's vectors over its tokens
+        and its beginning.
 
         With an encoder-decoder it is the mean of the encoder's output, the end token included.
         """
+        if isinstance(texts, str):
+            return self.embed([texts])[0]
         given = as_texts("embed", texts)
         if not given:
             raise UsageError("embed: want one or more texts")
@@ -268,9 +290,9 @@ class LM:
     def _ids(self, text: str) -> Sequence[int]:
         """Return the ids of a text to embed."""
         if self.model.reads_source:
-            return check_source(self.predictor, self.tokenizer.source(text))
+            return check_source(self.autoregressive_model, self.tokenizer.source(text))
         if not self.model.can_generate:
-            return self._check_ids(self.tokenizer.whole(text))
+            return self._check_ids(self.tokenizer.encode_with_special_tokens(text))
         return self._check_ids([*self.tokenizer.special_tokens.document_start, *self.tokenizer.encode(text)])
 
     def _vectors(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -281,7 +303,7 @@ class LM:
 
 
 @system_faults()
-def load(
+def load(  # noqa: PLR0913 - the options are the contract
     path: str | Path | None = None,
     *,
     device: str = "auto",
@@ -289,6 +311,7 @@ def load(
     best: bool = False,
     weights: str = "auto",
     trust_run: bool = False,
+    base: str | Path | None = None,
 ) -> LM:
     """Load a model, whatever its format; `lm.origin` and `repr` tell what was found.
 
@@ -297,9 +320,10 @@ def load(
     only. `dtype` is that of weights and computation, float32 by default. `weights` quantizes large matrices: int8 or
     int4 need less memory (all else is then bfloat16 on a GPU, unless a dtype is given) and cannot be trained (adapters
     are merged); auto follows the dtype; the name of a float is the dtype itself. A run with code of a stranger's is
-    refused, unless `trust_run` runs it, or `heddle.use` has loaded it.
+    refused, unless `trust_run` runs it, or `heddle.use` has loaded it. `base` is where the model is now that a run with
+    adapters was trained from.
     """
-    with user_code.trusting_runs(trust_run):
+    with user_code.trusting_runs(trust_run), using_base(None if base is None else str(as_path(base))):
         return _load(as_path(path), device, dtype, best, weights)
 
 

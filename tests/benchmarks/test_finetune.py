@@ -10,7 +10,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.parametrize(
-    ("tokenised", "plain"),
+    ("tokenized", "plain"),
     [
         ("Why not ? See .", "Why not? See."),
         ("Hi Bill , it ’ s Jane .", "Hi Bill, it’s Jane."),
@@ -18,12 +18,12 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("the dogs ' tails", "the dogs ' tails"),
     ],
 )
-def test_dialogues_read_like_text(tokenised: str, plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dialogues_read_like_text(tokenized: str, plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     from finetune import dialogues
 
     rows = [
-        f"{tokenised} __eou__ {tokenised} __eou__ 1\t2 1\t0 0",
+        f"{tokenized} __eou__ {tokenized} __eou__ 1\t2 1\t0 0",
         "alone __eou__ 1\t1\t0",
         "a __eou__ b __eou__ 3\t1 1\t0 0",
     ]

@@ -29,8 +29,8 @@ def test_dropout_of_format_1_becomes_a_part() -> None:
     found = migrate_config(
         {"model": {"embedding": {"kind": "full", "dropout": 0.1}, "plan": {"branches": [branch]}}}, "c"
     )
-    assert found["model"]["embedding"]["dropout"] == {"kind": "each", "rate": 0.1}
-    assert found["model"]["plan"]["branches"][0]["dropout"] == {"kind": "each", "rate": 0.3}
+    assert found["model"]["embedding"]["dropout"] == {"kind": "element", "rate": 0.1}
+    assert found["model"]["plan"]["branches"][0]["dropout"] == {"kind": "element", "rate": 0.3}
 
 
 def test_a_config_of_a_later_format_is_refused() -> None:

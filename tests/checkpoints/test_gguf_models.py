@@ -78,5 +78,5 @@ def test_llama_3s_slowed_turns_are_read_from_gguf(tmp_path: Path) -> None:
     (found,) = find(find_source(tmp_path / "a.gguf").config(), RotaryPositionConfig)
     assert isinstance(found.scaling, Llama3ScalingConfig) and found.scaling.factor == 32.0
     (tmp_path / "b.gguf").write_bytes(gguf(keys, tensors | {"rope_freqs.weight": turns * 1.1}))
-    with pytest.raises(UsageError, match=r"rope_freqs\.weight: want Llama 3's way"):
+    with pytest.raises(UsageError, match=r"rope_freqs\.weight: want Llama 3's RoPE scaling"):
         find_source(tmp_path / "b.gguf").model()

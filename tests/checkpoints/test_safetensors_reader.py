@@ -90,7 +90,7 @@ def test_no_memory_is_taken_before_all_shapes_fit(tmp_path: Path, monkeypatch: p
     def taken(model: Model, device: object) -> None:
         raise AssertionError("memory was taken")
 
-    monkeypatch.setattr(Model, "materialise", taken)
+    monkeypatch.setattr(Model, "materialize", taken)
     with pytest.raises(DamageError, match=r"embed_tokens\.weight: want the shape of .*, \(12, 16\), found \(11, 16\)"):
         load_model(tmp_path / "a")
 

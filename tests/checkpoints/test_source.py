@@ -21,7 +21,7 @@ from heddle.text.tokenizers import BpeTokenizer, SequenceTemplate
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of tokenizer files: `</s>` ends a text, and `<s>` stands before it."""
     path = tmp_path_factory.mktemp("words")
-    data = BpeTokenizer(vocab=262, special=("<|begin|>",)).train(["the cat sat on the mat " * 20]).plain()
+    data = BpeTokenizer(vocab=262, special=("<|begin|>",)).train(["the cat sat on the mat " * 20]).to_json()
     begin = {"<|begin|>": {"id": "<|begin|>", "ids": [261], "tokens": ["<|begin|>"]}}
     single = [{"SpecialToken": {"id": "<|begin|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     data["post_processor"] = {
@@ -87,7 +87,7 @@ def test_links_to_a_gguf_file_are_followed_where_the_caller_or_a_hub_s_cache_has
 
 def test_an_adapter_over_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path)}))
-    with pytest.raises(UsageError, match="an adapter over another adapter"):
+    with pytest.raises(UsageError, match="is itself an adapter; want a model"):
         find_source(tmp_path).model()
 
 

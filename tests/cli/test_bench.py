@@ -22,14 +22,14 @@ def test_a_recipe_is_measured_without_data(capsys: pytest.CaptureFixture[str]) -
 def test_the_table_tells_speed_and_kinds_of_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "train", *TINY, *DEVICE]) == 0
     out = capsys.readouterr().out
-    assert all(word in out for word in ("tokens a second", "MFU", "matrix products", "optimizer"))
+    assert all(word in out for word in ("tokens/s", "MFU", "matrix products", "optimizer"))
 
 
 def test_a_preset_takes_the_place_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = [word for word in TINY if not word.startswith("tokenizer")]
     assert main(["bench", "train", "model=gru_lm", "model.vocab=64", *sizes, *DEVICE, "training.reduction=fast"]) == 0
     told = capsys.readouterr()
-    assert "dtype=float32" in told.out and "most memory" in told.out and "weights; the first step" in told.err
+    assert "dtype=float32" in told.out and "peak memory" in told.out and "weights; the first step" in told.err
     assert main(["bench", "train", "gru_lm"]) == 2
     assert "model=gru_lm" in capsys.readouterr().err
     assert main(["bench", "train", "model=gru_ml"]) == 2

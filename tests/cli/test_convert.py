@@ -78,7 +78,7 @@ def test_gpt_goes_in_and_out_with_its_own_words(tmp_path: Path) -> None:
     new = words.decode(want[0, given["input_ids"].shape[1] :])
     for place in (tmp_path, "runs/one", "out"):
         lm = heddle.load(place)
-        assert lm.roles is not None and lm.roles.end == words.unk_token_id  # it has no end of its own
+        assert lm.special_tokens is not None and lm.special_tokens.end == words.unk_token_id  # it has no end of its own
         assert lm.generate(text, max_tokens=20).strip() == new.strip()
 
 
@@ -90,7 +90,7 @@ def test_the_unknown_token_goes_along_too(tmp_path: Path) -> None:
     assert main(["convert", str(folder), "runs/one"]) == main(["convert", "runs/one", "out"]) == 0
     words, again = (hf.AutoTokenizer.from_pretrained(path) for path in (folder, "out"))
     assert words.unk_token is not None and again.unk_token == words.unk_token
-    first, second = (heddle.load(path).roles for path in (folder, "runs/one"))
+    first, second = (heddle.load(path).special_tokens for path in (folder, "runs/one"))
     assert first == second and first is not None and first.unknown == words.unk_token_id
 
 
@@ -98,7 +98,7 @@ def test_an_encoder_goes_along_with_its_mask(tokenizer: Tokenizer, tmp_path: Pat
     run = run_of("bert-base-masked", tokenizer, tmp_path / "runs" / "one")
     assert main(["convert", str(run), "out"]) == 0
     ours, back = heddle.load(run), heddle.load("out")
-    assert back.roles is not None and back.roles.mask == tokenizer.special["<|mask|>"]
+    assert back.special_tokens is not None and back.special_tokens.mask == tokenizer.special["<|mask|>"]
     assert back.score(["the cat"])[0].logprob == pytest.approx(ours.score(["the cat"])[0].logprob, abs=1e-4)
     torch.testing.assert_close(back.embed(["the cat"]), ours.embed(["the cat"]))
 
@@ -141,9 +141,9 @@ def test_a_folder_becomes_a_run_and_back(tokenizer: Tokenizer, tmp_path: Path) -
     assert json.loads(Path("out/config.json").read_text())["dtype"] == "bfloat16"
     assert main(["convert", "out", "again"]) == 0
     first, second = heddle.load("out"), heddle.load("again")
-    assert (first.origin.ours, second.origin.ours) == (False, True)
+    assert (first.origin.is_heddle, second.origin.is_heddle) == (False, True)
     assert second.origin.template == TEMPLATE
-    assert second.roles == first.roles
+    assert second.special_tokens == first.special_tokens
     assert second.generate("the cat", max_tokens=9) == first.generate("the cat", max_tokens=9)
     assert main(["chat", "-m", "again", "--once", "hi", "--max-tokens", "3"]) == 0
 
@@ -213,7 +213,7 @@ def test_a_card_tells_data_budget_scores_and_licence(tmp_path: Path) -> None:
         (["runs/one", "out", "--family", "lama"], "did you mean 'llama'?"),
         (
             ["runs/one", "out", "--family", "llama"],
-            "llama: cannot express this model: it wants a part like gated_feed_forward",
+            "llama: cannot express this model: it needs a part like gated_feed_forward",
         ),
         (["runs/one", "out", "--dtype", "float3"], "dtype"),
         (["package:no-such-thing-here", "out"], "no such package is installed"),
@@ -267,7 +267,7 @@ def test_training_starts_from_a_folder_of_others(tokenizer: Tokenizer, tmp_path:
     words = ["data=text.txt", "init=out", "name=tuned", "training.steps=3", "rows.length=16", "training.batch=2"]
     assert main(["train", *words]) == 0
     tuned = heddle.load("runs/tuned")
-    assert tuned.roles == heddle.load("out").roles
+    assert tuned.special_tokens == heddle.load("out").special_tokens
     assert tuned.origin.template == TEMPLATE
     assert main(["train", "runs/tuned", "training.steps=5"]) == 0
     assert main(["convert", "runs/tuned", "handed-on"]) == 0
@@ -293,7 +293,7 @@ def test_an_adapter_alone_is_handed_on_and_laid_over_its_model(tokenizer: Tokeni
     assert main(["convert", "adapter", "adapter-again", "--to", "peft"]) == 0
     torch.testing.assert_close(heddle.load("adapter-again").logits([[1, 2, 3]]), laid.logits([[1, 2, 3]]))
     shutil.rmtree("base")
-    with pytest.raises(UsageError, match="adapter: an adapter for 'base', which is not here"):
+    with pytest.raises(UsageError, match="adapter: base model 'base' not found"):
         heddle.load("adapter")
 
 
@@ -306,6 +306,6 @@ def test_adapters_are_not_handed_on_without_weights_that_learned_beside_them(
     assert main(["train", "finetune", *words, "unfrozen=[embedding.*]"]) == 0
     capsys.readouterr()
     assert main(["convert", "runs/tuned", "adapter", "--to", "peft"]) == 2
-    assert "unfrozen weights were trained beside the adapters" in capsys.readouterr().err.splitlines()[-1]
+    assert "the run also trained base weights" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("adapter").exists()
     assert main(["convert", "runs/tuned", "whole", "--to", "hf"]) == 0

@@ -56,7 +56,8 @@ def test_a_default_recipe_leaves_for_transformers(recipe: str, tmp_path: Path, m
     for text in (TEXT, "Once", "the cat", "  12 dogs\n\nsat  "):
         ids = tokenizer.encode(text)
         assert words(text, add_special_tokens=False)["input_ids"] == ids
-        assert words(text)["input_ids"] == (tokenizer.source(text) if pairs else tokenizer.whole(text))
+        encode = tokenizer.source if pairs else tokenizer.encode_with_special_tokens
+        assert words(text)["input_ids"] == encode(text)
         assert words.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
     ids = [end, *tokenizer.encode(TEXT)[:40]]
     row, source = torch.tensor([ids]), torch.tensor([tokenizer.source("the DOG sat")])

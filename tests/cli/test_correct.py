@@ -75,7 +75,7 @@ def test_a_line_of_a_megabyte_is_done(here: Path, capfdbinary: pytest.CaptureFix
 def test_errors_are_learnt_once_and_used_again(here: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     (here / "pairs.txt").write_text("people: peopel peple\nweather: wether\n")
     out, err = say(capfdbinary, "--pairs", "pairs.txt", "--learn", "errors.json")
-    assert out == b"" and re.fullmatch(r"errors.json: \d+ edits of \d+ pieces of words\n", err)
+    assert out == b"" and re.fullmatch(r"errors.json: \d+ edits for \d+ letter sequences\n", err)
     (here / "text.txt").write_text("wether\n")
     for pairs in ("pairs.txt", "errors.json"):
         assert say(capfdbinary, "text.txt", "--words", "words.txt", "--no-model", "--pairs", pairs)[0] == b"weather\n"
@@ -96,13 +96,16 @@ def test_a_corpus_gives_the_words(here: Path, capfdbinary: pytest.CaptureFixture
         (["text.txt", "--words", "words.txt", "--no-model", "--rate", "2"], "rate"),
         (["text.txt", "--words", "words.txt", "--corpus", "words.txt", "--no-model"], "got both"),
         (["--learn", "x.json"], "--pairs"),
-        (["text.txt", "--learn", "x.json", "--pairs", "words.txt"], "text.txt: want no text beside --learn"),
-        (["--learn", "x.json", "--pairs", "words.txt", "--words", "words.txt"], "words: want none beside --learn"),
-        (["--learn", "x.json", "--pairs", "words.txt", "--json"], "json: want none beside --learn"),
-        (["--learn", "x.json", "--pairs", "words.txt", "--rate", "0.1"], "rate: want none beside --learn"),
+        (["text.txt", "--learn", "x.json", "--pairs", "words.txt"], "text.txt: --learn reads no text, only --pairs"),
+        (["--learn", "x.json", "--pairs", "words.txt", "--words", "words.txt"], "--words has no effect with --learn"),
+        (["--learn", "x.json", "--pairs", "words.txt", "--json"], "--json has no effect with --learn"),
+        (["--learn", "x.json", "--pairs", "words.txt", "--rate", "0.1"], "--rate has no effect with --learn"),
         (["--learn", "x.json", "--pairs", "swaps.txt"], "swaps.txt: want more pairs"),
         (["text.txt", "--words", "words.txt", "--no-model", "--pairs", "swaps.txt"], "swaps.txt: want more pairs"),
-        (["text.txt", "--words", "words.txt", "--no-model", "--normal", "case=lower"], "normal: want none"),
+        (
+            ["text.txt", "--words", "words.txt", "--no-model", "--normal", "case=lower"],
+            "--normal has no effect with --no-model",
+        ),
         (["text.txt", "--no-model", "-m", "one"], "no-model"),
     ],
 )

@@ -191,9 +191,9 @@ def test_log_probabilities_are_shown_with_texts(words: list[str], capsys: pytest
         assert best["logprob"] >= token["logprob"] - 1e-9
         assert (best["text"] == token["text"]) == (best["id"] == token["id"])
     lm = heddle.load("one", device="cpu")
-    ids = [*lm.tokenizer.opened("ab"), *found["ids"]]
+    ids = [*lm.tokenizer.encode_prompt("ab"), *found["ids"]]
     odds = lm.logits([ids[:-1]]).log_softmax(-1)[0]
-    wanted = sum(float(odds[at, ids[at + 1]]) for at in range(len(lm.tokenizer.opened("ab")) - 1, len(ids) - 1))
+    wanted = sum(float(odds[at, ids[at + 1]]) for at in range(len(lm.tokenizer.encode_prompt("ab")) - 1, len(ids) - 1))
     assert sum(t["logprob"] for t in tokens) == pytest.approx(wanted, abs=1e-4)
 
 
@@ -233,27 +233,27 @@ def test_other_words_reach_the_library(capsys: pytest.CaptureFixture[str]) -> No
     ("words", "told"),
     [
         (["--file", "none.txt"], "none.txt: no such file"),
-        (["a", "--file", "none.txt"], "file: want either"),
-        (["a", "--logprobs", "2"], "logprobs: want --json"),
-        (["a", "--beams", "2", "--temperature", "1"], "temperature: want 0 with several beams"),
-        (["a", "--length-penalty", "1"], "length_penalty: want it with several beams only"),
+        (["a", "--file", "none.txt"], "--file: give prompts as arguments or in a file"),
+        (["a", "--logprobs", "2"], "--logprobs requires --json"),
+        (["a", "--beams", "2", "--temperature", "1"], "--temperature: not used by beam search"),
+        (["a", "--length-penalty", "1"], "--length-penalty: only used by beam search; set --beams to 2 or more"),
         (["a", "--contrast", "2"], "contrast: want 0 to 1"),
         (["a", "--bias", "x"], "bias: want a token and a number"),
         (["a", "--bias", "x=y"], "bias: want a token and a number"),
         (["a", "--bias", "word=1"], "bias: want texts of one token, not 4"),
-        (["a", "--regex", "a", "--schema", "{}"], "schema: want no other grammar beside regex"),
+        (["a", "--regex", "a", "--schema", "{}"], "--schema: cannot be combined with --regex"),
         (["a", "--schema", "none.json"], "none.json: no such file"),
         (["a", "--grammar", "none.lark"], "none.lark: no such file"),
         (["a", "--batch", "0"], "batch"),
         (["a", "--require", ""], "require: want phrases"),
-        (["a", "--records"], "records: want --file"),
+        (["a", "--records"], "--records requires --file"),
         (["a", "-"], "prompt: want - alone"),
         (["a", "--stop", ""], "stop: want a text"),
-        (["a", "--samples", "2"], "samples: want 1 where nothing is drawn"),
-        (["a", "--temperature", "0", "--top-k", "3"], "top_k: want none with temperature 0"),
+        (["a", "--samples", "2"], "--samples: greedy decoding gives one text; set --temperature to 1"),
+        (["a", "--temperature", "0", "--top-k", "3"], "--top-k: has no effect with temperature 0"),
         (["a", "b", "--beams", "2", "--coverage", "0.2"], "coverage: want 0, since a language model"),
         (["a", "b", "--beams", "2", "--draft", "lookup"], "draft: want sampling or greedy decoding"),
-        (["a", "-m", "lstm", "--cache", "quantised"], "cache: want full, since this model has no KV cache"),
+        (["a", "-m", "lstm", "--cache", "int8"], "cache: want full, since this model has no KV cache"),
         (["a", "--device", "cuda:9"], "device: want one of auto, cpu"),
         (["a", "--draft", "none"], "none"),
     ],

@@ -70,7 +70,7 @@ def test_help_shows_type_default_sentence_and_kinds() -> None:
     for words in ("steps  (integer) = 1000", "kinds: adamw, sgd, muon", "spike  (number) = 20.0"):
         assert words in shown
     shown = "\n".join(explain("training.optimizer"))
-    assert "muon" in shown and "orthogonalised momentum" in shown
+    assert "muon" in shown and "orthogonalized momentum" in shown
     assert "momentum  (number) = 0.95" in "\n".join(explain("training.optimizer.muon"))
 
 

@@ -1,5 +1,6 @@
 """Lines: what is text is read, what is not is told with its place, and the rest is done."""
 
+import gzip
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ def test_bad_lines_are_told_and_the_rest_is_read(tmp_path: Path, capsys: pytest.
 def test_a_line_without_end_is_refused_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(line_input, "LONGEST", 100)
+    monkeypatch.setattr(line_input, "MAX_LINE_BYTES", 100)
     path = tmp_path / "text"
     path.write_text("x" * 100 + "\r\n" + "y" * 101 + "\n" + "z" * 1000 + "\nend\n" + "w" * 1000)
     line_errors = LineErrors()
@@ -110,3 +111,19 @@ def test_a_batch_with_bad_items_is_done_without_them(capsys: pytest.CaptureFixtu
     assert list(line_errors.run_batch("file", batch, halve)) == [(n, n) for n in range(100) if n != 41]
     assert len(calls) < 20 and capsys.readouterr().err == "heddle: file:41: 83 is odd\n"
     assert list(line_errors.run_batch("file", [], halve)) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-be"])
+def test_lines_are_decoded_as_training_data_are(encoding: str, tmp_path: Path) -> None:
+    text = "one caf\xe9\r\ntwo\r\n"
+    data = (("\ufeff" if encoding == "utf-16-be" else "") + text).encode(encoding)
+    for content in (data, gzip.compress(data)):
+        (tmp_path / "text").write_bytes(content)
+        with read_lines(str(tmp_path / "text")) as lines:
+            assert list(lines) == ["one caf\xe9", "two"]
+    (tmp_path / "text").write_bytes(gzip.compress(data)[:-9])
+    with (
+        read_lines(str(tmp_path / "text")) as lines,
+        pytest.raises(DataError, match="text: cannot be read: unreadable"),
+    ):
+        list(lines)

@@ -1,9 +1,9 @@
 """The command line answers quickly, and says what is wrong in one line."""
 
 import errno
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,18 @@ def fault(capsys: pytest.CaptureFixture[str]) -> str:
     return message
 
 
+def cpu_of_children() -> float:
+    """Return the CPU seconds of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_answers_within_half_a_second() -> None:
     best = 9.0
-    for module in ("heddle", "heddle", "heddle.cli.main"):  # the quickest: other work on the machine is not ours
-        start = time.perf_counter()
+    for module in ("heddle", "heddle", "heddle.cli.main"):  # the quickest, in CPU time: other work is not ours
+        start = cpu_of_children()
         done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True)
-        best = min(best, time.perf_counter() - start)
+        best = min(best, cpu_of_children() - start)
         assert done.returncode == 0
     for verb in ("train", "generate", "score", "evaluate", "show", "tokenizer", "data", "list"):
         assert f"\n  {verb} " in done.stdout

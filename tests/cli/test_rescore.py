@@ -86,9 +86,7 @@ def test_a_file_in_place_is_scored_twice_and_never_loses_a_line(
     assert Path(path).read_text() == once
     Path(path).write_text(once + "no list\n")
     assert main(["rescore", path, "-m", run, "--scored", path]) == 2
-    assert (
-        capsys.readouterr().err.splitlines()[-1].endswith("left as it was, since some of its own lines would be lost")
-    )
+    assert capsys.readouterr().err.splitlines()[-1].endswith("because it is also the input and has invalid lines")
     assert Path(path).read_text() == once + "no list\n"
 
 
@@ -142,14 +140,14 @@ def test_bad_lines_are_told_and_the_rest_is_done(tmp_path: Path, capsys: pytest.
     ("words", "message"),
     [
         (["--weight", "much"], "weight: want a number or NAME=NUMBER, got 'much'"),
-        (["--weight", "0.3"], "weight: want NAME=W beside --no-model"),
+        (["--weight", "0.3"], "--weight has no effect with --no-model; only --weight NAME=W has one"),
         (["--weight", "score=1", "--weight", "score=2"], "weight: want one for every model, or for each name"),
-        (["-m", "one"], "model: want none beside --no-model"),
-        (["--ending", "line"], "ending: want none beside --no-model"),
+        (["-m", "one"], "--model has no effect with --no-model"),
+        (["--ending", "line"], "--ending has no effect with --no-model"),
         (["--weight", "nan"], "weight: want a number below a million, got nan"),
         (["--bonus", "nan"], "bonus: want a number below a million, got nan"),
         (["--weight", "lm=1"], "weight: want one of score, words, got 'lm'"),
-        (["--normal", "case=Up"], "normal.case: want one of lower, upper, keep, got 'Up'"),
+        (["--normal", "case=Up"], "--normal case: want one of lower, upper, keep, got 'Up'"),
         (["--normal", "cases=up"], "did you mean 'case'"),
         (["--tune", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
         (["--scored", "no/such/folder/x"], "no/such/folder: no such folder"),

@@ -89,7 +89,7 @@ def test_spaces_are_a_word_of_words(run: str, here: Path, capsys: pytest.Capture
     (here / "some.txt").write_text("one\n")
     for by in ("token", "sentence"):
         assert main(["score", "some.txt", "--by", by, "--spaces", "after"]) == 2
-        assert "spaces: want after only with --by word" in capsys.readouterr().err
+        assert "--spaces after requires --by word" in capsys.readouterr().err
 
 
 def test_a_line_of_a_megabyte_is_scored_through_windows(
@@ -132,7 +132,7 @@ def test_an_encoder_decoder_is_given_sources_line_by_line(
     (here / "pairs.jsonl").write_text('{"text": "das", "source": "the"}\n{"text": "das"}\n')
     found, err = scored(capsys, "pairs.jsonl", code=1)
     assert found[0]["logprob"] == pytest.approx(wanted[0].logprob, abs=1e-4)
-    assert "pairs.jsonl:2: score: want source" in err
+    assert "pairs.jsonl:2: score: an encoder-decoder needs source" in err
 
 
 def test_files_of_unequal_length_are_told(pairs: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,12 +177,12 @@ def test_wrong_wishes_end_the_command(run: str, pairs: str, here: Path, capsys: 
         (["."], "found a folder"),
         (["lines.txt", "-m", "one", "--window", "99"], "window: want at most"),
         (["lines.txt", "-m", "one", "--stride", "0"], "stride: want"),
-        (["lines.txt", "-m", "one", "--source", "some.jsonl"], "source: want none"),
-        (["lines.txt", "-m", "one", "--source", "lines.txt"], "source: want another file"),
+        (["lines.txt", "-m", "one", "--source", "some.jsonl"], "--source some.jsonl: the model is no encoder-decoder"),
+        (["lines.txt", "-m", "one", "--source", "lines.txt"], "--source lines.txt: want another file"),
         (["lines.txt", "-m", "one", "--hide", "word"], "hide: want token"),
-        (["lines.txt", "-m", "pairs"], "source: want a file of sources"),
+        (["lines.txt", "-m", "pairs"], "--source is required: the model is an encoder-decoder"),
         (["lines.txt", "-m", "pairs", "--source", "nothing"], "nothing: no such file"),
-        (["some.jsonl", "-m", "pairs", "--source", "lines.txt"], "beside JSON lines"),
+        (["some.jsonl", "-m", "pairs", "--source", "lines.txt"], "--source: JSON lines have their own sources"),
     ):
         found, err = scored(capsys, *words, code=2)
         assert found == [] and hint in err and err.count("\n") == 1, words

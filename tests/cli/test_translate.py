@@ -42,7 +42,9 @@ def test_lines_come_out_in_order_and_blank_ones_stay(capsys: pytest.CaptureFixtu
     code, out, err = run_translate(capsys, "lines.txt")
     lm = heddle.load("pairs", device="cpu")
     wanted = [
-        " ".join(lm.generate(line, max_tokens=9, beams=2, length_penalty=1.0, stretch=2.0).split()) if line else ""
+        " ".join(lm.generate(line, max_tokens=9, beams=2, length_penalty=1.0, max_length_ratio=2.0).split())
+        if line
+        else ""
         for line in LINES
     ]
     assert (code, err) == (0, "") and out.splitlines() == wanted
@@ -127,19 +129,22 @@ def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> 
     Path("short.txt").write_text("cat\n")
     for words, told in (
         (["nowhere.txt"], "nowhere.txt: no such file"),
-        (["lines.txt", "-m", "pairs", "--lowercase"], "lowercase: want --reference"),
+        (["lines.txt", "-m", "pairs", "--lowercase"], "--lowercase requires --reference"),
         (
             ["lines.txt", "-m", "plain"],
             "want an encoder-decoder, trained on pairs; this model is a language",
         ),
         (["lines.txt", "-m", "bert"], "this model is an encoder"),
         (["lines.txt", "-m", "pairs", "--reference", "nowhere.txt"], "nowhere.txt: no such file"),
-        (["lines.txt", "-m", "pairs", "--reference", "short.txt"], "references: want 4"),
+        (
+            ["lines.txt", "-m", "pairs", "--reference", "short.txt"],
+            "short.txt: want 4 lines, one for each",
+        ),
         (["lines.txt", "-m", "pairs", "--batch", "0"], "batch: want at least 1"),
-        (["lines.txt", "-m", "pairs", "--n-best", "3", "--json"], "n_best: want 1 to the 2 beams"),
-        (["lines.txt", "-m", "pairs", "--n-best", "2"], "n_best: want --json"),
-        (["lines.txt", "-m", "pairs", "--samples", "2"], "samples: want it only with --choose mbr"),
-        (["lines.txt", "-m", "pairs", "--choose", "mbr"], "beams: want it only with --choose beams"),
+        (["lines.txt", "-m", "pairs", "--n-best", "3", "--json"], "--n-best: want 1 to the 2 beams"),
+        (["lines.txt", "-m", "pairs", "--n-best", "2"], "--n-best above 1 requires --json"),
+        (["lines.txt", "-m", "pairs", "--samples", "2"], "--samples is only used with --choose mbr"),
+        (["lines.txt", "-m", "pairs", "--choose", "mbr"], "--beams is only used with --choose beams"),
         (["lines.txt", "-m", "pairs", "--groups", "2"], "diversity: want above 0"),
     ):
         code, _, err = run_translate(capsys, *words)

@@ -144,7 +144,9 @@ def test_evaluate_lets_a_recurrent_model_read_on(here: Path, capsys: pytest.Capt
     assert carried["tokens"] == forgetting["tokens"] and carried["nats"] != forgetting["nats"]
     assert carried["window"] is None
     assert "the state carried" in say(capsys, "evaluate", "--data", "held.txt", "--carry")
-    assert "carry: want no window" in say(capsys, "evaluate", "--data", "held.txt", "--carry", "--window", "9", code=2)
+    assert "--carry: cannot be combined with --window or --stride" in say(
+        capsys, "evaluate", "--data", "held.txt", "--carry", "--window", "9", code=2
+    )
 
 
 def test_evaluate_tells_a_transformer_that_it_cannot_carry(run: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +161,7 @@ def test_evaluate_carries_nothing_from_conversation_to_conversation(
     (here / "chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
     for more in ([], ["--window", "5"]):
         told = say(capsys, "evaluate", "--data", "chats.jsonl", "--carry", *more, code=2)
-        assert "carry: want none for conversations" in told
+        assert "carry: not supported for conversations" in told
 
 
 def test_evaluate_tells_what_is_no_text_of_the_runs_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,7 +258,7 @@ def test_data_prepare_writes_shards_once(here: Path, capsys: pytest.CaptureFixtu
     train, valid = (Shards.open(here / "out" / side) for side in ("train", "valid"))
     assert train.bytes + valid.bytes == len("".join(LINES))
     assert valid.bytes == pytest.approx(0.25 * len("".join(LINES)), abs=2)
-    assert "nothing has changed" in say(capsys, *words)
+    assert "up to date" in say(capsys, *words)
     assert "split" in say(capsys, *words[:7], "splt.kind=tail", code=2)
 
 

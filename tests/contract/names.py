@@ -224,7 +224,7 @@ def public() -> Flat:
         found |= _parameters(f"heddle.{name}", getattr(heddle, name))
     found |= _members("LM.", heddle.LM) | _parameters("LM", heddle.LM) | _parameters("LookupDraft", heddle.LookupDraft)
     for name, value in inspect.getmembers(heddle.LM):
-        if not name.startswith("_") and name != "writer":  # which is for the tasks
+        if not name.startswith("_") and name != "text_generator":  # which is for the tasks
             for cls in _given(value.fget if isinstance(value, property) else value):
                 found |= _members(f"LM.{name} gives ", cls)
     origin = typing.get_type_hints(heddle.LM.__init__)["origin"]

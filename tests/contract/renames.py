@@ -24,20 +24,73 @@ CONFIG_KEYS: dict[str, str] = {
     "hardware.products": "matmul",
     "hardware.recompute": "training.activation_checkpointing",
     "hardware.sums": "training.reduction",
+    "guard.in_a_row": "max_consecutive",
+    "router/token_choice.top": "top_k",
+    "router/token_choice.normalised": "normalized",
+    "router/sigmoid_choice.top": "top_k",
+    "router/sigmoid_choice.kept": "top_groups",
+    "router/sigmoid_choice.normalised": "normalized",
+    "router/narang_choice.surely": "second_threshold",
+    "objective/masked_token.share": "mask_rate",
+    "objective/masked_token.masked": "mask_share",
+    "objective/masked_token.spared": "never_masked",
+    "capacity/factor.least": "min_capacity",
+    "capacity/narang_factor.least": "min_capacity",
+    "capacity/row_places.most": "max_capacity",
+    "embedding/full.words": "word_dropout",
+    "outputs/embedding.normalised": "normalized",
+    "part/rnn.spread": "init_scale",
+    "part/gru.spread": "init_scale",
+    "part/lstm.spread": "init_scale",
+    "part/mogrifier.spread": "init_scale",
+    "part/product_keys.top": "top_k",
+    "sampling/linear.most": "max_rate",
+    "sampling/linear.over": "ramp",
+    "sampling/exponential.most": "max_rate",
+    "sampling/inverse_sigmoid.most": "max_rate",
+    "table of max_tokens min_tokens choice.choice": "strategy",
+    "table of max_tokens min_tokens choice.stretch": "max_length_ratio",
+    "table of max_tokens min_tokens choice.alternatives": "logprobs",
 }
 
 # "FAMILY/KIND": "NEW KIND".
-CONFIG_KINDS: dict[str, str] = {"horizon/whole": "none"}
+CONFIG_KINDS: dict[str, str] = {
+    "horizon/whole": "none",
+    "mask/whole": "full",
+    "dropout/each": "element",
+    "dropout/row": "variational",
+    "values/own": "plain",
+    "values/first": "value_residual",
+    "cache/quantised": "int8",
+    "capacity/row_places": "per_document",
+    "choice/draw": "sampling",
+    "part/attentive": "attention_rnn",
+    "part/calm": "activation_regularization",
+    "part/deep": "stacked",
+    "part/pass": "identity",
+    "position/near_far_rotary": "dual_rotary",
+}
 
 # "FAMILY": "NEW FAMILY", where it does not follow from CONFIG_KEYS: families are called after the key that holds them.
-CONFIG_FAMILIES: dict[str, str] = {}
+CONFIG_FAMILIES: dict[str, str] = {"table of max_tokens min_tokens choice": "table of max_tokens min_tokens strategy"}
 
 # "VERB" or "VERB --option": new name; with a verb its options go.
 OPTIONS: dict[str, str] = {}
 
 # As in names.json: "heddle.rules", "LM.follow", "LM.generate(draft)", "preset t5-base"; parameters go with a method.
 PUBLIC: dict[str, str] = {
-    "LM.follow(**wishes)": "LM.follow(**options)",
+    "LM.follow": "LM.stream_many",
+    "LM.follow(**wishes)": "LM.stream_many(**options)",
+    "LM.writer": "LM.text_generator",
+    "LM.predictor": "LM.autoregressive_model",
+    "LM.roles": "LM.special_tokens",
+    "LM.origin gives roles": "LM.origin gives special_tokens",
+    "LM.origin gives ours": "LM.origin gives is_heddle",
+    "LM.origin gives words": "LM.origin gives description",
+    "LM.tokenizer gives opened": "LM.tokenizer gives encode_prompt",
+    "LM.tokenizer gives whole": "LM.tokenizer gives encode_with_special_tokens",
+    "LM.tokenizer gives plain": "LM.tokenizer gives to_json",
+    "LM.tokenizer gives papers": "LM.tokenizer gives special_tokens_config",
     "LM.generate(**wishes)": "LM.generate(**options)",
     "LM.generate_ids(**wishes)": "LM.generate_ids(**options)",
     "LM.stream(**wishes)": "LM.stream(**options)",
@@ -48,7 +101,11 @@ PUBLIC: dict[str, str] = {
 STATE_DICT: dict[str, str] = {}
 
 # Names in metrics.jsonl: "rate": "learning_rate".
-METRICS: dict[str, str] = {"rate": "learning_rate"}
+METRICS: dict[str, str] = {
+    "rate": "learning_rate",
+    "expert_load": "expert_load_imbalance",
+    "expert_passed_by": "tokens_without_expert",
+}
 # Lines of metrics.jsonl that came since, by the key that tells them: a finished save.
 ADDED_LINES = ("checkpoint",)
 
@@ -59,7 +116,10 @@ VERBS = (*_VERBS.split(), "bench train", "data prepare", "tokenizer train")
 
 # What came, went, or got another value (here with the new one), by category: configs, recipes, options, public,
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
-_CSV = "source/csv .path .text .target .delimiter .longest"
+TRANSLATION = ("translate", "translate_attention", "translate_lstm")
+_PARALLEL = {"kind": "parallel", "source": "train.en", "target": "train.de", "longest": 1 << 20, "encoding": None}
+_CHAT = {"kind": "chat", "path": "train.jsonl", "turns": None, "first": "user", "longest": 1 << 24, "encoding": None}
+_CSV = "source/csv .path .text .target .delimiter .longest .encoding"
 # What a preset has no option for is not printed, for it cannot be set.
 NO_OPTIONS = {
     "heads": ("awd_lstm", "awd_lstm_sgd", "lstm", "lstm_characters", "translate_attention", "translate_lstm"),
@@ -68,23 +128,30 @@ NO_OPTIONS = {
     "dropout": ("speedrun",),
 }
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
+NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights")
 ADDED: dict[str, list[str]] = {
     "configs": [
-        *("run.callbacks", "run.use", "hardware.threads"),
+        *("run.callbacks", "run.use", "hardware.threads", "keep.weights"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
+        *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
+        *("tokenizer/pretrained", "tokenizer/pretrained.path", "tokenizer/pretrained.special"),
         "table of format dtype vocab.lost",
     ],
-    "recipes": [f"{recipe}: {key}" for recipe in ALL_RECIPES for key in ("callbacks", "use", "hardware.threads")],
+    "recipes": [
+        *(f"{recipe}: {key}" for recipe in ALL_RECIPES for key in NEW_KEYS),
+        *(f"{recipe}: data.split.source.encoding" for recipe in TRANSLATION),
+    ],
     "options": [
         *("check", "check argument 1", "tokenizer train --force", "correct --force", "rescore --force"),
         *(f"{verb} --{name}" for verb in VERBS for name in ("use", "trust-run")),
         *(f"{verb} --best" for verb in RUN_VERBS),
+        *(f"{verb} --base" for verb in (*RUN_VERBS, "train")),
         *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
         *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
     "public": [
-        *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)"),
+        *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)", "heddle.load(base)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
     ],
@@ -94,8 +161,8 @@ REMOVED: dict[str, list[str]] = {
 }
 # Options of generation; `strategy` names a decoding strategy that the library does not have.
 _OPTIONS = """
-max_tokens min_tokens samples seconds stretch alternatives chunk cache compile temperature top_k top_p min_p typical
-seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
+max_tokens min_tokens samples seconds max_length_ratio logprobs chunk cache compile temperature top_k top_p min_p
+typical seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
 """
 OPTION_NAMES = _OPTIONS.split()
 _NAMES = "HeddleError LM LookupDraft Run build load presets register_preset register_recipe rules train use"
@@ -109,11 +176,13 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "recipes": {
         **{f"{recipe}: format": 3 for recipe in ALL_RECIPES},
+        **{f"{recipe}: data.sources": [_PARALLEL] for recipe in TRANSLATION},
+        "finetune: data.sources": [_CHAT],
         **{f"{recipe}: data.split.kind": "auto" for recipe in RECIPES if recipe != "finetune"},
         **{f"{recipe}: data.split.fraction": None for recipe in RECIPES if recipe != "finetune"},
     },
     "public": {
-        **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("follow", "generate", "generate_ids", "stream")},
+        **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("stream_many", "generate", "generate_ids", "stream")},
         "heddle.build(**options)": "2 options",
         "heddle.__all__": PUBLIC_NAMES,
     },
@@ -131,7 +200,7 @@ _VALIDATIONS: dict[str, tuple[int, ...]] = {
 OTHER_NUMBERS: dict[str, str] = {
     f"runs: experts_fixed_sums: metrics: {line}: {name}": "F10: means over all micro-batches, not those of the last"
     for line in range(20)
-    for name in ("expert_load", "expert_entropy")
+    for name in ("expert_load_imbalance", "expert_entropy")
 } | {
     f"runs: {run}: metrics: {line}: {name}": "N4, N8: the bytes of the rows that are measured"
     for run, lines in _VALIDATIONS.items()

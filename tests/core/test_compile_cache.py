@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from heddle.core.system.compile_cache import FOLDER, OF_TRITON, cache_folder, enable_compile_cache
+from heddle.core.system.compile_cache import FOLDER, TRITON_CACHE_VARIABLE, cache_folder, enable_compile_cache
 
 
 def test_compiled_code_lies_in_a_folder_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +42,6 @@ def test_a_folder_that_torch_chose_by_itself_does_not_count(tmp_path: Path, monk
     monkeypatch.setenv(FOLDER, "")
     monkeypatch.delenv(FOLDER)
     monkeypatch.setenv(FOLDER, default_cache_dir())
-    monkeypatch.setenv(OF_TRITON, str(Path(default_cache_dir()) / "triton" / "0"))
+    monkeypatch.setenv(TRITON_CACHE_VARIABLE, str(Path(default_cache_dir()) / "triton" / "0"))
     enable_compile_cache()
-    assert os.environ[FOLDER] == str(tmp_path / "compiled") and OF_TRITON not in os.environ
+    assert os.environ[FOLDER] == str(tmp_path / "compiled") and TRITON_CACHE_VARIABLE not in os.environ

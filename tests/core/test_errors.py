@@ -20,7 +20,7 @@ from heddle.core import EnvironmentFault, HeddleError, UsageError, system_fault,
         (errno.EMFILE, EnvironmentFault, "x: too many open files"),
         (errno.ENOENT, UsageError, "x: no such file or folder"),
         (errno.EISDIR, UsageError, "x: want a file, found a folder"),
-        (errno.ENOTDIR, UsageError, "x: leads through a file"),
+        (errno.ENOTDIR, UsageError, "x: not a directory"),
         (errno.ENAMETOOLONG, UsageError, "x: name too long"),
     ],
 )

@@ -38,7 +38,7 @@ def test_a_file_that_must_hold_a_table_does(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"a": 1}')
     assert read_table(path) == {"a": 1}
-    for text, said in (("[1]", r"want a table, found \[1\]"), ("{", "valid JSON"), ("{}" + " " * 99, "larger than 64")):
+    for text, said in (("[1]", r"object, found \[1\]"), ("{", "valid JSON"), ("{}" + " " * 99, "larger than 64")):
         path.write_text(text)
         with pytest.raises(HeddleError, match=said) as fault:
             read_table(path, limit=64)
@@ -76,7 +76,7 @@ def test_a_fault_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> No
 def test_a_place_to_write_nothing_at_is_told_before(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     check_writable(tmp_path / "new" / "deep")
-    with pytest.raises(UsageError, match=r"cannot be made, for .*file is no folder to write in"):
+    with pytest.raises(UsageError, match=r"cannot be created: .*file is not a writable folder"):
         check_writable(tmp_path / "file" / "x")
     with pytest.raises(UsageError, match="name too long"):
         check_writable(tmp_path / ("n" * 300))

@@ -2,15 +2,15 @@
 
 import pytest
 
-from heddle.core import ConfigError, check_at_least, check_share, first_line, hint, meant
+from heddle.core import ConfigError, check_at_least, check_share, did_you_mean, first_line, hint
 
 
 def test_a_hint_names_the_nearest_or_else_helps() -> None:
-    assert hint("grp", ["gru", "lstm"]) == "; did you mean 'gru'?"
+    assert hint("grru", ["gru", "lstm"]) == "; did you mean 'gru'?"
     assert hint("?", ["gru", "lstm"]) == ""
     assert hint("?", ["gru", "lstm"], "; known: gru, lstm") == "; known: gru, lstm"
-    assert meant("bert", "bart") == "; did you mean 'bert' or 'bart'?"
-    assert meant() == ""
+    assert did_you_mean("bert", "bart") == "; did you mean 'bert' or 'bart'?"
+    assert did_you_mean() == ""
 
 
 @pytest.mark.parametrize(

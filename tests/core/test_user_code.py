@@ -55,7 +55,7 @@ def test_a_file_is_run_once_and_its_newest_version_counts(file: Path) -> None:
         ("import nothing_like_this\n", r"mine.py, line 1: ModuleNotFoundError: No module named 'nothing_like_this'"),
         (
             PART.format(kind="feed_forward", size=1),
-            r"MineConfig.kind: want a new name, for the library has FeedForward",
+            r"MineConfig.kind: 'feed_forward' is taken by the library's FeedForward",
         ),
         ("import heddle\n@heddle.register_recipe\ndef first(): ...\n", r"library has a recipe called 'first'"),
         ("import heddle\n@heddle.register_preset\ndef gpt2(): ...\n", r"library has a preset called 'gpt2'"),

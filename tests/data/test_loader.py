@@ -120,7 +120,7 @@ def test_wrong_settings_are_named(settings: dict[str, int], field: str) -> None:
 
 
 def test_a_plan_may_fix_the_batch() -> None:
-    with pytest.raises(ConfigError, match="want 4, as the row plan has it, got 8"):
+    with pytest.raises(ConfigError, match="want 4, the batch of the row plan, got 8"):
         Loader(ProgressCallback(batch=4), 8)
     with pytest.raises(ConfigError, match="start"):
         Loader(ProgressCallback(batch=4), 4, start=2)

@@ -38,4 +38,4 @@ def test_a_row_plan_in_one_file_trains_resumes_and_is_timed(tmp_path: Path) -> N
     ]
     assert len(losses) == 8 and losses[-1] < losses[0]
     timed = command(tmp_path, "bench", "train", "first", "rows={kind: documents, length: 8}", *SMALL, "--steps", "1")
-    assert "tokens a second" in timed
+    assert "tokens/s" in timed

@@ -66,8 +66,8 @@ def put(path: Path, data: str | bytes) -> str:
 
 
 def test_a_file_is_a_document_to_the_letter(tmp_path: Path) -> None:
-    text = "  a\r\n\r\nb\n\n\n"
-    assert texts(TextSource(path=put(tmp_path / "a.txt", text))) == [text]
+    text = "  a\n\nb\r\n\n"
+    assert texts(TextSource(path=put(tmp_path / "a.txt", text))) == [text.replace("\r", "")], "but for ends of lines"
 
 
 def test_paragraphs_are_parted_by_blank_lines(tmp_path: Path) -> None:
@@ -251,6 +251,48 @@ def test_csv_names_what_it_skips(tmp_path: Path) -> None:
     assert [d.text for d in found][:1] == ["first"]
     assert counter.skipped == {SkipReason.NOT_UTF8: 1, SkipReason.TOO_LONG: 2, SkipReason.BINARY: 1}
     assert csv.field_size_limit() == 131_072
+
+
+def test_line_ends_of_windows_are_no_text(tmp_path: Path) -> None:
+    long = "word " * 7 + "x" * 20 + "\r\n" + "y" * 40
+    for split in ("file", "paragraph", "line"):
+        path = put(tmp_path / "a.txt", f"one\r\ntwo\r\n\r\n{long}\r\n")
+        unix = put(tmp_path / "b.txt", f"one\r\ntwo\r\n\r\n{long}\r\n".replace("\r", ""))
+        assert texts(TextSource(path=path, split=split)) == texts(TextSource(path=unix, split=split))
+        for longest in range(50, 62):
+            assert "\r" not in "".join(texts(TextSource(path=path, split=split, longest=longest)))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "mark"),
+    [("latin-1", False), ("cp1252", False), ("utf-16", False), ("utf-16-le", False), ("utf-8", True), (None, True)],
+)
+def test_every_source_reads_other_encodings(encoding: str | None, mark: bool, tmp_path: Path) -> None:
+    def write(name: str, text: str) -> str:
+        return put(tmp_path / name, ("\ufeff" * mark + text).encode(encoding or "utf-16-be"))
+
+    table = [
+        TextSource(path=write("a.txt", "caf\xe9"), encoding=encoding),
+        JsonlSource(path=write("a.jsonl", '{"text": "caf\xe9"}\n'), encoding=encoding),
+        JsonlSource(path=write("a.json", '["caf\xe9"]'), encoding=encoding),
+        TsvSource(path=write("a.tsv", "caf\xe9\tx\n"), encoding=encoding),
+        TsvSource(path=write("b.tsv", "caf\xe9\tx\ncaf\xe9\ty\n"), text="caf\xe9", encoding=encoding),
+        CsvSource(path=write("a.csv", "text\ncaf\xe9\n"), encoding=encoding),
+        ParallelSource(source=write("a.en", "caf\xe9\n"), target=write("a.fr", "x\n"), encoding=encoding),
+    ]
+    assert [texts(source) for source in table] == [["caf\xe9"]] * len(table)
+    with pytest.raises(ConfigError, match="encoding: want one that Python knows, such as latin-1 or utf-16, got 'hex'"):
+        TextSource(path="x", encoding="hex")
+
+
+def test_fingerprints_are_as_before_there_were_encodings() -> None:
+    source = TextSource(path="a.txt")
+    assert (
+        "encoding" not in source.identity() and replace(source, encoding="latin-1").identity()["encoding"] == "latin-1"
+    )
+    assert "longest" not in ParquetSource(path="a").identity() and source.identity()["longest"] == source.longest
+    held = CorpusConfig(split=FileSplit(source=source)).identity()
+    assert held["split"]["source"] == source.identity() and held["sources"] == [{"kind": "builtin", "part": "sources"}]
 
 
 def test_jsonl_and_tsv_give_pairs(tmp_path: Path) -> None:

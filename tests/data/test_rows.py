@@ -135,7 +135,7 @@ def test_a_corpus_smaller_than_one_row_is_one_clear_line(three: Shards, tmp_path
 
 
 def test_pairs_need_two_sides_and_others_one(three: Shards, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="without pairs"):
+    with pytest.raises(ConfigError, match="without targets"):
         PairRows().build(three, 0)
     with pytest.raises(ConfigError, match="pairs"):
         PackedRows(length=4).build(three, 0, three)

@@ -59,7 +59,7 @@ def search(
     prefix_cache: PrefixCache | None = None,
 ) -> list[list[Completion]]:
     """Return the best sequences of each request."""
-    return config.choice.complete(GenerationJob(made, requests, config, prefix_cache=prefix_cache))
+    return config.strategy.complete(GenerationJob(made, requests, config, prefix_cache=prefix_cache))
 
 
 def find(
@@ -133,9 +133,9 @@ class Plain:
         return self.stopped(new) or len(new) == self.config.max_tokens
 
     def score(self, new: New, total: float) -> float:
-        assert isinstance(self.config.choice, BeamSearch)
-        weight = self.config.choice.coverage
-        return total / len(new) ** self.config.choice.length_penalty + (weight * self.covered(new) if weight else 0.0)
+        assert isinstance(self.config.strategy, BeamSearch)
+        weight = self.config.strategy.coverage
+        return total / len(new) ** self.config.strategy.length_penalty + (weight * self.covered(new) if weight else 0.0)
 
     def everything(self, new: New = (), total: float = 0.0) -> dict[New, float]:
         """Return the score of every sequence that can be."""
@@ -148,7 +148,7 @@ class Plain:
 
     def beams(self) -> list[New]:
         """Search to the last length."""
-        choice = self.config.choice
+        choice = self.config.strategy
         assert isinstance(choice, BeamSearch)
         width = choice.beams // choice.groups
         groups: list[dict[New, float]] = [{(): 0.0} for _ in range(choice.groups)]

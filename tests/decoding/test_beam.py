@@ -19,7 +19,9 @@ from heddle.decoding.search import BeamSearch, beam, candidates
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 
 PENALTIES = (0.0, 0.6, 1.0, -0.5)
-HOW = GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=2, choice=BeamSearch(beams=3, length_penalty=0.6))
+HOW = GenerationConfig(
+    max_tokens=5, stop=(END,), begin=END, samples=2, strategy=BeamSearch(beams=3, length_penalty=0.6)
+)
 
 # Everything that changes step scores or who may end, one thing at a time and then together.
 WISHES = {
@@ -39,7 +41,7 @@ WISHES = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_full_width_is_exhaustive_search(name: str, penalty: float) -> None:
     config = GenerationConfig(
-        max_tokens=3, stop=(END,), begin=END, samples=64, choice=BeamSearch(beams=64, length_penalty=penalty)
+        max_tokens=3, stop=(END,), begin=END, samples=64, strategy=BeamSearch(beams=64, length_penalty=penalty)
     )
     made = model(name)
     for request, found in zip(requests(made, [0, 1]), find(made, config, [0, 1]), strict=True):
@@ -52,7 +54,7 @@ def test_full_width_is_exhaustive_search(name: str, penalty: float) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_narrow_beams_are_those_of_a_plain_search_without_early_stop(name: str, penalty: float) -> None:
     made = model(name, 1)
-    config = replace(HOW, choice=BeamSearch(beams=3, length_penalty=penalty))
+    config = replace(HOW, strategy=BeamSearch(beams=3, length_penalty=penalty))
     for request, found in zip(requests(made, [0, 1]), find(made, config, [0, 1]), strict=True):
         assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
 
@@ -82,7 +84,7 @@ def test_one_beam_is_greedy_where_longer_is_not_better(name: str) -> None:
         made = model(name, seed)
         config = GenerationConfig(max_tokens=9, stop=(END,), begin=END)
         greedy = complete(made, requests(made), config)
-        one = replace(config, choice=BeamSearch(beams=1, length_penalty=penalty))
+        one = replace(config, strategy=BeamSearch(beams=1, length_penalty=penalty))
         assert [(h.ids, h.reason) for (h,) in find(made, one)] == [(c.ids, c.reason) for c in greedy]
 
 
@@ -97,11 +99,11 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
 ) -> None:
     """Theirs took a score to be best at a length that depends on the sign of the penalty the wrong way round."""
     choice = BeamSearch(beams=4, length_penalty=penalty, groups=groups, diversity=float(groups - 1))
-    config = GenerationConfig(max_tokens=12, stop=(END,), begin=END, samples=2, choice=choice)
+    config = GenerationConfig(max_tokens=12, stop=(END,), begin=END, samples=2, strategy=choice)
     made = [model("recurrent", 2), model("pair-attention", 3), model("recurrent", 4)]
     stopped = [named(find(one, config)) for one in made]
     with monkeypatch.context() as patch:
-        patch.setattr(beam.PromptSearch, "settled", lambda self: not any(self.live))
+        patch.setattr(beam.PromptSearch, "is_final", lambda self: not any(self.live))
         assert [named(find(one, config)) for one in made] == stopped
 
 
@@ -109,14 +111,14 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
 def test_stopping_early_changes_nothing_with_penalties_either(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config, made = replace(WISHES[option], max_tokens=12), model("pair-attentive", 1)
     stopped = named(find(made, config))
-    monkeypatch.setattr(beam.PromptSearch, "settled", lambda self: not any(self.live))
+    monkeypatch.setattr(beam.PromptSearch, "is_final", lambda self: not any(self.live))
     assert named(find(made, config)) == stopped
 
 
 def test_a_search_goes_on_where_penalties_can_lift_a_sequence_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """What repeats itself gains here, so that an early end is overtaken by sequences that were far behind it."""
     praise = PenaltyConfig(presence=-2.0)
-    config = GenerationConfig(max_tokens=8, stop=(END,), begin=END, penalties=praise, choice=BeamSearch(beams=2))
+    config = GenerationConfig(max_tokens=8, stop=(END,), begin=END, penalties=praise, strategy=BeamSearch(beams=2))
     made = [model("recurrent", seed) for seed in range(6)]
     found = [named(find(one, config, [0])) for one in made]
     assert found == [[list(map(list, Plain(one, config, requests(one, [0])[0]).beams()))] for one in made]
@@ -136,14 +138,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_the_early_stop_saves_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     made, steps = model("recurrent"), counted(monkeypatch)
-    find(made, GenerationConfig(max_tokens=200, stop=(END,), begin=END, choice=BeamSearch(beams=2)), [0])
+    find(made, GenerationConfig(max_tokens=200, stop=(END,), begin=END, strategy=BeamSearch(beams=2)), [0])
     assert len(steps) < 100
 
 
 def test_each_row_stops_by_itself_as_in_transformers_pr_38778(monkeypatch: pytest.MonkeyPatch) -> None:
     """Theirs let finished rows go on until all rows were done, and take what came then."""
     made = model("pair-attention", 1)
-    config = GenerationConfig(max_tokens=40, stop=(END,), begin=END, choice=BeamSearch(beams=2))
+    config = GenerationConfig(max_tokens=40, stop=(END,), begin=END, strategy=BeamSearch(beams=2))
     steps = counted(monkeypatch)
     alone = [(named(find(made, config, [row])), len(steps)) for row in range(3)]
     lengths = [count - before for before, (_, count) in zip([0, *(c for _, c in alone)], alone, strict=False)]
@@ -163,7 +165,7 @@ def test_the_best_is_the_same_in_a_list_of_one_and_of_many_as_in_opennmt_py_1320
     for seed, penalty in ((0, 0.0), (1, 1.0)):
         made = model(name, seed)
         config = GenerationConfig(
-            max_tokens=6, stop=(END,), begin=END, samples=4, choice=BeamSearch(beams=4, length_penalty=penalty)
+            max_tokens=6, stop=(END,), begin=END, samples=4, strategy=BeamSearch(beams=4, length_penalty=penalty)
         )
         lists = find(made, config)
         for samples in (1, 3):
@@ -176,7 +178,7 @@ def test_the_best_is_the_same_in_a_list_of_one_and_of_many_as_in_opennmt_py_1320
 def test_other_rows_have_no_say_as_in_transformers_25455(name: str) -> None:
     """Theirs counted padding as length, so that a longer neighbour changed the ranks."""
     made = model(name)
-    config = replace(HOW, samples=3, choice=BeamSearch(beams=3, length_penalty=3.0))
+    config = replace(HOW, samples=3, strategy=BeamSearch(beams=3, length_penalty=3.0))
     prompts = [[END], [END, 1, 2, 3, 1, 2], [END, 3, 3]]
     sources = SOURCES if isinstance(made, EncoderDecoder) else None
     given = make_requests(prompts, sources)
@@ -189,7 +191,7 @@ def test_other_rows_have_no_say_as_in_transformers_25455(name: str) -> None:
 def test_a_score_is_the_mean_over_new_tokens_alone_as_in_transformers_26624() -> None:
     """Theirs divided by the length of prompt and new tokens together."""
     made = model("attention")
-    config = GenerationConfig(max_tokens=5, stop=(END,), samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
+    config = GenerationConfig(max_tokens=5, stop=(END,), samples=3, strategy=BeamSearch(beams=3, length_penalty=1.0))
     for prompt in ([END], [END, 1, 2], [END, 1, 2, 3, 1, 2]):
         for h in search(made, [Request(prompt)], config)[0]:
             probs = made.logits(torch.tensor([[*prompt, *h.ids]])).log_softmax(-1)[0]
@@ -201,10 +203,10 @@ def test_a_score_is_the_mean_over_new_tokens_alone_as_in_transformers_26624() ->
 @pytest.mark.parametrize("name", CONFIGS)
 def test_narrower_beams_never_beat_wider_ones_that_see_everything(name: str) -> None:
     made = model(name, 6)
-    config = GenerationConfig(max_tokens=3, stop=(END,), begin=END, choice=BeamSearch(beams=64, length_penalty=1.0))
+    config = GenerationConfig(max_tokens=3, stop=(END,), begin=END, strategy=BeamSearch(beams=64, length_penalty=1.0))
     best = [found[0].score for found in find(made, config)]
     for beams in (1, 2, 3, 5):
-        narrow = find(made, replace(config, choice=BeamSearch(beams=beams, length_penalty=1.0)))
+        narrow = find(made, replace(config, strategy=BeamSearch(beams=beams, length_penalty=1.0)))
         assert all(found[0].score <= most + 1e-12 for found, most in zip(narrow, best, strict=True))
 
 
@@ -261,7 +263,7 @@ class Threes(Turns):
 
 
 def test_sequences_that_are_broken_off_come_after_all_that_may_end_where_they_do() -> None:
-    config = replace(HOW, max_tokens=3, samples=3, choice=BeamSearch(beams=3))
+    config = replace(HOW, max_tokens=3, samples=3, strategy=BeamSearch(beams=3))
     seen = set[tuple[tuple[bool, ...], bool]]()
     for name, seed in itertools.product(("attention", "recurrent"), range(8)):
         made = model(name, seed)
@@ -328,7 +330,7 @@ def test_candidates_that_end_by_a_constraint_do_not_starve_the_search(monkeypatc
     for name, seed in itertools.product(("attention", "pair-attention"), range(2)):
         made = model(name, seed, vocab=40)
         rare = PenaltyConfig(bias=tuple((id, -3.0) for id in (1, 2, 3)))  # what goes on is hardly ever among the first
-        config = replace(HOW, max_tokens=3, penalties=rare, choice=BeamSearch(beams=3, length_penalty=4.0))
+        config = replace(HOW, max_tokens=3, penalties=rare, strategy=BeamSearch(beams=3, length_penalty=4.0))
         for request, found in zip(
             requests(made, constraint=Endless()), find(made, config, constraint=Endless()), strict=True
         ):
@@ -343,7 +345,7 @@ def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyP
     ticks = iter(range(99))
     monkeypatch.setattr(requests_module.time, "monotonic", lambda: next(ticks))
     config = GenerationConfig(
-        max_tokens=30, stop=(END,), begin=END, min_tokens=20, seconds=4.0, samples=2, choice=BeamSearch(beams=2)
+        max_tokens=30, stop=(END,), begin=END, min_tokens=20, seconds=4.0, samples=2, strategy=BeamSearch(beams=2)
     )
     found = find(made, config)
     assert {h.reason for best in found for h in best} == {FinishReason.TIME}
@@ -353,28 +355,28 @@ def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyP
 
 
 def test_capacity_grows_with_the_beams(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = GenerationConfig(max_tokens=9, begin=END, samples=3, choice=BeamSearch(beams=3))
+    config = GenerationConfig(max_tokens=9, begin=END, samples=3, strategy=BeamSearch(beams=3))
     wanted = named(find(model("pair-attention"), config))
     monkeypatch.setattr("heddle.decoding.runtime.prefill.SPARE", 1)
     assert named(find(model("pair-attention"), config)) == wanted
 
 
 def test_what_beams_cannot_mean_is_refused() -> None:
-    with pytest.raises(ConfigError, match="temperature: want 0 with several beams"):
+    with pytest.raises(ConfigError, match="temperature: not used by beam search"):
         generation_config({"beams": 2, "temperature": 1.0})
     with pytest.raises(ConfigError, match="samples: want at most the 2 beams"):
-        GenerationConfig(samples=3, choice=BeamSearch(beams=2))
+        GenerationConfig(samples=3, strategy=BeamSearch(beams=2))
     with pytest.raises(ConfigError, match="length_penalty"):
         BeamSearch(length_penalty=float("nan"))
     with pytest.raises(UsageError, match="samples: want at most 4"):  # of one token there are four sequences
         generate(
-            model("attention"), [[]], GenerationConfig(max_tokens=1, begin=END, samples=9, choice=BeamSearch(beams=9))
+            model("attention"), [[]], GenerationConfig(max_tokens=1, begin=END, samples=9, strategy=BeamSearch(beams=9))
         )
 
 
 def test_the_stream_of_beams_is_their_best() -> None:
     made, config = (
         model("pair-recurrent"),
-        GenerationConfig(max_tokens=5, stop=(END,), begin=END, choice=BeamSearch(beams=3)),
+        GenerationConfig(max_tokens=5, stop=(END,), begin=END, strategy=BeamSearch(beams=3)),
     )
     assert list(stream(made, [], config, SOURCES[0])) == find(made, config, [0])[0][0].ids

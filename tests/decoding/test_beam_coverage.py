@@ -21,7 +21,7 @@ READERS = ("pair-attention", "pair-attentive", "pair-parallel")
 
 def config(coverage: float, **more: object) -> GenerationConfig:
     choice = BeamSearch(beams=3, length_penalty=0.6, coverage=coverage)
-    return replace(GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=3, choice=choice), **more)
+    return replace(GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=3, strategy=choice), **more)
 
 
 @pytest.mark.parametrize("coverage", [0.2, 3.0])
@@ -74,7 +74,7 @@ def test_prefixes_read_in_chunks_or_read_before_count_too() -> None:
 def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made, options = [model(name, seed) for seed, name in enumerate(READERS, 1)], config(0.5, max_tokens=12, samples=2)
     stopped = [named(find(one, options)) for one in made]
-    monkeypatch.setattr(beam.PromptSearch, "settled", lambda self: not any(self.live))
+    monkeypatch.setattr(beam.PromptSearch, "is_final", lambda self: not any(self.live))
     assert [named(find(one, options)) for one in made] == stopped
 
 

@@ -11,7 +11,7 @@ from heddle.decoding.search import BeamSearch
 
 HOW = GenerationConfig(
     max_tokens=5, stop=(END,), begin=END, samples=3,
-    choice=BeamSearch(beams=6, groups=3, diversity=0.7, length_penalty=0.6),
+    strategy=BeamSearch(beams=6, groups=3, diversity=0.7, length_penalty=0.6),
 )  # fmt: skip
 
 
@@ -22,7 +22,7 @@ HOW = GenerationConfig(
 ])  # fmt: skip
 @pytest.mark.parametrize("name", ["attention", "recurrent", "pair-attention"])
 def test_groups_are_those_of_a_plain_search(name: str, choice: BeamSearch) -> None:
-    made, config = model(name, 4), replace(HOW, choice=choice)
+    made, config = model(name, 4), replace(HOW, strategy=choice)
     for request, found in zip(requests(made), find(made, config), strict=True):
         assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
         assert len({tuple(h.ids) for h in found}) == len(found)
@@ -37,8 +37,8 @@ def test_groups_with_penalties_and_a_least_length_are_those_of_a_plain_search() 
 
 def test_the_first_group_is_a_search_by_itself_so_groups_never_lose_its_best() -> None:
     made = model("pair-attention", 7, vocab=40)
-    config = replace(HOW, samples=2, choice=BeamSearch(beams=6, groups=3, diversity=5.0))
-    alone = find(made, replace(config, choice=BeamSearch(beams=2)))
+    config = replace(HOW, samples=2, strategy=BeamSearch(beams=6, groups=3, diversity=5.0))
+    alone = find(made, replace(config, strategy=BeamSearch(beams=2)))
     for one, all_ in zip(alone, find(made, config), strict=True):
         assert all_[0].score >= one[0].score - 1e-12  # other batch sizes may round otherwise
 
@@ -48,7 +48,7 @@ def test_diversity_makes_lists_more_diverse() -> None:
 
     def firsts(choice: BeamSearch) -> int:
         """Count the different first tokens of all lists."""
-        found = find(made, GenerationConfig(max_tokens=6, stop=(END,), begin=END, samples=4, choice=choice))
+        found = find(made, GenerationConfig(max_tokens=6, stop=(END,), begin=END, samples=4, strategy=choice))
         return sum(len({h.ids[0] for h in best}) for best in found)
 
     plain, diverse = BeamSearch(beams=4), BeamSearch(beams=4, groups=4, diversity=9.0)

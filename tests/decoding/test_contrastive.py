@@ -51,7 +51,7 @@ def write(made: AutoregressiveModel, rows: list[int], config: GenerationConfig) 
 @pytest.mark.parametrize("choice", [ContrastiveSearch(), ContrastiveSearch(top_k=3, contrast=0.9)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_search_is_its_definition_alone_and_in_a_batch(name: str, choice: ContrastiveSearch) -> None:
-    made, config = model(name), GenerationConfig(max_tokens=5, choice=choice)
+    made, config = model(name), GenerationConfig(max_tokens=5, strategy=choice)
     wanted = [plainly(made, prompt, source, choice, 5) for prompt, source in zip(PROMPTS, SOURCES, strict=True)]
     assert write(made, [0, 1, 2], config) == wanted
     assert [write(made, [row], config)[0] for row in range(3)] == wanted
@@ -62,18 +62,18 @@ def test_the_search_is_its_definition_alone_and_in_a_batch(name: str, choice: Co
 def test_the_search_is_its_definition_for_every_model(name: str) -> None:
     made, choice = model(name), ContrastiveSearch(top_k=3, contrast=0.7)
     wanted = [plainly(made, prompt, source, choice, 2) for prompt, source in zip(PROMPTS, SOURCES, strict=True)]
-    assert write(made, [0, 1, 2], GenerationConfig(max_tokens=2, choice=choice)) == wanted
+    assert write(made, [0, 1, 2], GenerationConfig(max_tokens=2, strategy=choice)) == wanted
 
 
 def test_no_contrast_is_greedy_and_contrast_changes_something() -> None:
     made = model("preset=first")
     greedy = write(made, [0, 1, 2], GenerationConfig(max_tokens=6))
-    assert write(made, [0, 1, 2], GenerationConfig(max_tokens=6, choice=ContrastiveSearch(contrast=0.0))) == greedy
-    assert write(made, [0, 1, 2], GenerationConfig(max_tokens=6, choice=ContrastiveSearch(contrast=1.0))) != greedy
+    assert write(made, [0, 1, 2], GenerationConfig(max_tokens=6, strategy=ContrastiveSearch(contrast=0.0))) == greedy
+    assert write(made, [0, 1, 2], GenerationConfig(max_tokens=6, strategy=ContrastiveSearch(contrast=1.0))) != greedy
 
 
 def test_rows_end_at_a_stop_each_on_its_own() -> None:
-    made, config = model("preset=first"), GenerationConfig(max_tokens=6, choice=ContrastiveSearch())
+    made, config = model("preset=first"), GenerationConfig(max_tokens=6, strategy=ContrastiveSearch())
     free = write(made, [0, 1, 2], config)
     stop = free[1][1]
     found = write(made, [0, 1, 2], dataclasses.replace(config, stop=(stop,)))
@@ -82,14 +82,14 @@ def test_rows_end_at_a_stop_each_on_its_own() -> None:
 
 def test_what_is_banned_is_no_candidate() -> None:
     made = model("preset=first")
-    free = write(made, [0], GenerationConfig(max_tokens=6, choice=ContrastiveSearch()))[0]
+    free = write(made, [0], GenerationConfig(max_tokens=6, strategy=ContrastiveSearch()))[0]
     banned = PenaltyConfig(bias=tuple((id, float("-inf")) for id in range(made.vocab) if id != 4))
     assert set(free) != {4}
-    assert write(made, [0], GenerationConfig(max_tokens=4, choice=ContrastiveSearch(), penalties=banned)) == [[4] * 4]
+    assert write(made, [0], GenerationConfig(max_tokens=4, strategy=ContrastiveSearch(), penalties=banned)) == [[4] * 4]
 
 
 def test_learned_positions_end_a_token_sooner_for_every_candidate_is_read() -> None:
-    made, config = model("preset=gpt2"), GenerationConfig(max_tokens=2 * CONTEXT, choice=ContrastiveSearch(top_k=2))
+    made, config = model("preset=gpt2"), GenerationConfig(max_tokens=2 * CONTEXT, strategy=ContrastiveSearch(top_k=2))
     (found,) = complete(made, make_requests([[1, 2]]), config)
     assert len(found.ids) == CONTEXT - 2 and found.reason is FinishReason.CONTEXT
     with pytest.raises(UsageError, match=f"prompt: want fewer tokens than the model.s {CONTEXT} positions"):

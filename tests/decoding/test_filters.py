@@ -133,10 +133,10 @@ def test_temperature_raises_probabilities_to_a_power() -> None:
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-300, 5e-324, 1e300])
 def test_no_temperature_is_too_low_or_too_high_to_draw_by(temperature: float) -> None:
-    config = GenerationConfig(choice=MultinomialSampling(temperature=temperature))
+    config = GenerationConfig(strategy=MultinomialSampling(temperature=temperature))
     for shift in (-1e4, 0.0, 1e4):
         rows = torch.tensor([[1.0, 3.0, 2.0], [-math.inf, 1.0, -math.inf]], dtype=torch.float64) + shift
-        found = config.choice.choose(rows, [RowPosition(0, 7, 7), RowPosition(0, 7, 7)]).tolist()
+        found = config.strategy.choose(rows, [RowPosition(0, 7, 7), RowPosition(0, 7, 7)]).tolist()
         assert found[1] == 1
         assert found[0] == 1 or (temperature > 1 and found[0] in (0, 2))
 
@@ -227,7 +227,7 @@ def test_greedy_takes_the_first_of_equals() -> None:
 def test_scores_that_are_not_numbers_are_refused(temperature: float) -> None:
     for wrong in (math.nan, math.inf):
         with pytest.raises(DamageError, match="not numbers"):
-            generation_config({"temperature": temperature}).choice.choose(
+            generation_config({"temperature": temperature}).strategy.choose(
                 torch.tensor([[0.0, wrong]]), [RowPosition(0, 0, 0)]
             )
 
@@ -248,7 +248,7 @@ def test_scores_that_are_not_numbers_are_refused(temperature: float) -> None:
         ("seconds", 0.0),
         ("seconds", math.inf),
         ("min_tokens", -1),
-        ("alternatives", -1),
+        ("logprobs", -1),
         ("repetition", 0.0),
         ("presence", math.nan),
         ("frequency", math.inf),
@@ -264,5 +264,5 @@ def test_a_option_out_of_bounds_is_refused_by_name(field: str, value: float) -> 
 
 def test_a_row_in_which_nothing_is_left_takes_nothing() -> None:
     scores = torch.tensor([[0.0, 1.0], [-math.inf, -math.inf]])
-    for config in (GenerationConfig(), GenerationConfig(choice=MultinomialSampling(top_p=0.5, typical=0.5))):
-        assert config.choice.choose(scores, [RowPosition(0, 0, 0)] * 2)[1].item() == NO_TOKEN
+    for config in (GenerationConfig(), GenerationConfig(strategy=MultinomialSampling(top_p=0.5, typical=0.5))):
+        assert config.strategy.choose(scores, [RowPosition(0, 0, 0)] * 2)[1].item() == NO_TOKEN

@@ -30,7 +30,7 @@ def test_captured_steps_choose_the_ids_of_plain_ones(name: str) -> None:
     model = config(name).build(1).eval().to(GPU)
     for generation in (
         GenerationConfig(max_tokens=40),
-        GenerationConfig(max_tokens=40, choice=MultinomialSampling(seed=2), samples=2),
+        GenerationConfig(max_tokens=40, strategy=MultinomialSampling(seed=2), samples=2),
     ):
         plain = complete(model, make_requests(PROMPTS), replace(generation, compile="off"))
         assert complete(model, make_requests(PROMPTS), generation) == plain

@@ -109,7 +109,7 @@ def agree(found: Found, wanted: Found) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_beams_and_scores_are_those_of_hugging_face(shape: str) -> None:
     for at, (beams, penalty) in enumerate(itertools.product((2, 3, 4, 5), PENALTIES)):
-        config = GenerationConfig(samples=beams, choice=BeamSearch(beams=beams, length_penalty=penalty))
+        config = GenerationConfig(samples=beams, strategy=BeamSearch(beams=beams, length_penalty=penalty))
         options = {"num_beams": beams, "num_return_sequences": beams, "length_penalty": penalty}
         seed = at % 5  # five models for each shape, whose turn comes with other beams and penalties each time
         agree(searched(shape, seed, config), generated(shape, seed, **options))
@@ -119,10 +119,10 @@ def test_all_beams_and_scores_are_those_of_hugging_face(shape: str) -> None:
 def test_one_beam_is_hugging_faces_greedy(shape: str) -> None:
     wanted = [[ids for ids, _ in best] for best in generated(shape, 0, num_beams=1, early_stopping=False)]
     assert [
-        [ids for ids, _ in best] for best in searched(shape, 0, GenerationConfig(choice=BeamSearch(beams=1)))
+        [ids for ids, _ in best] for best in searched(shape, 0, GenerationConfig(strategy=BeamSearch(beams=1)))
     ] == wanted
     _, ours = pair(shape, 0)
-    config = GenerationConfig(max_tokens=MOST, stop=STOPS, begin=BEGIN[shape], choice=GreedySearch())
+    config = GenerationConfig(max_tokens=MOST, stop=STOPS, begin=BEGIN[shape], strategy=GreedySearch())
     pairs = isinstance(ours, EncoderDecoder)
     greedy = generate(ours, [[]] * 3, config, PROMPTS) if pairs else generate(ours, PROMPTS, config)
     assert [[ids] for ids in greedy] == wanted
@@ -130,7 +130,7 @@ def test_one_beam_is_hugging_faces_greedy(shape: str) -> None:
 
 @pytest.mark.parametrize("penalty", [0.0, -0.7])
 def test_their_default_early_stopping_is_ours_where_longer_is_never_better(penalty: float) -> None:
-    config = GenerationConfig(samples=3, choice=BeamSearch(beams=4, length_penalty=penalty))
+    config = GenerationConfig(samples=3, strategy=BeamSearch(beams=4, length_penalty=penalty))
     options = {"num_beams": 4, "num_return_sequences": 3, "length_penalty": penalty}
     for shape in SHAPES:
         agree(searched(shape, 0, config), generated(shape, 0, **options, early_stopping=False))
@@ -155,7 +155,7 @@ def test_penalties_and_a_least_length_are_those_of_hugging_face(
     too soon, ours goes on to the last length: here both come out the same.)
     """
     for shape in ("gpt2", "bart"):
-        beams = replace(config, samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
+        beams = replace(config, samples=3, strategy=BeamSearch(beams=3, length_penalty=1.0))
         given = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 1.0}
         agree(searched(shape, 1, beams), generated(shape, 1, **given, **options))
 
@@ -196,7 +196,7 @@ def test_constrained_beams_are_those_that_hugging_face_allows_tokens_to() -> Non
         )
         rows = list(_rows(out.sequences[:, len(prompt) :].tolist()))
         config = GenerationConfig(
-            max_tokens=MOST, stop=STOPS, samples=4, choice=BeamSearch(beams=4, length_penalty=1.0)
+            max_tokens=MOST, stop=STOPS, samples=4, strategy=BeamSearch(beams=4, length_penalty=1.0)
         )
         (best,) = search(ours, [Request(prompt, constraint=Evens())], config)
         assert all(i % 2 == id % 2 for h in best for i, id in enumerate(h.ids))

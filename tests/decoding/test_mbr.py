@@ -62,14 +62,14 @@ def test_overlap_is_the_f1_of_bags() -> None:
 def test_samples_and_beams_of_a_model_can_be_chosen_from() -> None:
     made = model("pair-attention", 3, vocab=12)
     draw = GenerationConfig(
-        max_tokens=5, stop=(END,), begin=END, samples=16, choice=MultinomialSampling(temperature=1.0, seed=3)
+        max_tokens=5, stop=(END,), begin=END, samples=16, strategy=MultinomialSampling(temperature=1.0, seed=3)
     )
     drawn = [tuple(ids) for ids in generate(made, [[]], draw, [[1, 2, 3, END]])]
     assert least_risk(drawn, token_f1) in drawn
     gain = {one: sum(token_f1(one, other) for other in drawn) for one in drawn}
     assert len(set(drawn)) > 1 and gain[least_risk(drawn, token_f1)] == pytest.approx(max(gain.values()))
     (beams,) = find(
-        made, GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=4, choice=BeamSearch(beams=4)), [0]
+        made, GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=4, strategy=BeamSearch(beams=4)), [0]
     )
     ids, logprobs = [tuple(h.ids) for h in beams], [h.logprob for h in beams]
     assert least_risk(ids, lambda a, b: float(a == b), logprobs) == ids[0]

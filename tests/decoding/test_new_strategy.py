@@ -47,14 +47,14 @@ def test_it_decodes_by_hand_and_with_captured_steps(captured: bool, monkeypatch:
     monkeypatch.setattr(cuda_graphs, "requested_mode", lambda *_: CaptureMode.CAPTURED if captured else None)
     made, prompts = model(), [[5, 6, 7], [8]]
     wanted = [by_hand(made, prompt, 6) for prompt in prompts]
-    assert generate(made, prompts, GenerationConfig(max_tokens=6, choice=SecondBest())) == wanted
-    third = GenerationConfig(max_tokens=6, choice=SecondBest(rank=3))
+    assert generate(made, prompts, GenerationConfig(max_tokens=6, strategy=SecondBest())) == wanted
+    third = GenerationConfig(max_tokens=6, strategy=SecondBest(rank=3))
     assert generate(made, prompts, third) == [by_hand(made, prompt, 6, 3) for prompt in prompts]
 
 
 def test_the_library_takes_it_by_object_and_by_kind() -> None:
     lm = LM(model(), TOKENIZER)
-    prompt = TOKENIZER.opened("the")
+    prompt = TOKENIZER.encode_prompt("the")
     wanted = TOKENIZER.decode(by_hand(lm.model, prompt, 5))
     assert lm.generate("the", max_tokens=5, strategy=SecondBest()) == wanted
     assert lm.generate("the", max_tokens=5, strategy="second_best") == wanted
@@ -63,20 +63,20 @@ def test_the_library_takes_it_by_object_and_by_kind() -> None:
 
 
 def test_drafts_constraints_and_files_know_it() -> None:
-    made, settings = model(), GenerationConfig(max_tokens=8, choice=SecondBest())
+    made, settings = model(), GenerationConfig(max_tokens=8, strategy=SecondBest())
     request = Request([5, 6, 5, 6, 5])
     steps = [step.id for step in speculate(made, [request], settings, LookupDraft())]
     assert steps == complete(made, [request], settings)[0].ids
     lm = LM(made, TOKENIZER)
     text = lm.generate("the", max_tokens=5, strategy=SecondBest(), rules=make_constraints(regex="[ab]{5}"))
     assert set(text) <= {"a", "b"}
-    assert decode(GenerationConfig, {"choice": {"kind": "second_best", "rank": 3}}).choice == SecondBest(rank=3)
+    assert decode(GenerationConfig, {"strategy": {"kind": "second_best", "rank": 3}}).strategy == SecondBest(rank=3)
 
 
 def test_what_contradicts_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match="temperature: want none with a strategy"):
+    with pytest.raises(ConfigError, match="temperature: cannot be combined with strategy"):
         generation_config({"strategy": SecondBest(), "temperature": 1.0})
-    with pytest.raises(ConfigError, match="samples: want 1 where nothing is drawn"):
+    with pytest.raises(ConfigError, match="samples: second_best decoding gives one text"):
         generation_config({"strategy": "second_best", "samples": 2})
-    with pytest.raises(ConfigError, match="strategy: want a decoding strategy or one of "):
+    with pytest.raises(ConfigError, match=r"strategy\.kind: want one of "):
         generation_config({"strategy": "third_best"})

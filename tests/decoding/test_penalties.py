@@ -121,11 +121,11 @@ def model(name: str) -> AutoregressiveModel:
 
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
 @pytest.mark.parametrize(
-    "choice", [GenerationConfig().choice, MultinomialSampling(temperature=1.5)], ids=["greedy", "draw"]
+    "choice", [GenerationConfig().strategy, MultinomialSampling(temperature=1.5)], ids=["greedy", "draw"]
 )
 def test_a_row_alone_is_the_row_beside_others_and_read_anew(name: str, choice: object) -> None:
     penalties = PenaltyConfig(repetition=1.7, presence=0.3, frequency=0.4, bias=((2, 0.5),))
-    config = replace(GenerationConfig(max_tokens=8, penalties=penalties, stop=(6,)), choice=choice)
+    config = replace(GenerationConfig(max_tokens=8, penalties=penalties, stop=(6,)), strategy=choice)
     prompts, made = [[1], [2, 3, 4], [5, 5]], model(name)
     together = generate(made, prompts, config)
     assert together == [generate(made, [prompt], config)[0] for prompt in prompts]
@@ -149,8 +149,8 @@ def test_what_is_banned_is_never_said_and_a_ban_of_all_ends_the_row() -> None:
     banned = PenaltyConfig(bias=tuple((id, -math.inf) for id in set(free)))
     assert not set(free) & set(generate(made, [[1]], GenerationConfig(max_tokens=5, penalties=banned))[0])
     every = PenaltyConfig(bias=tuple((id, -math.inf) for id in range(made.vocab)))
-    for choice in (GenerationConfig().choice, MultinomialSampling()):
-        (found,) = complete(made, make_requests([[1]]), GenerationConfig(choice=choice, penalties=every))
+    for choice in (GenerationConfig().strategy, MultinomialSampling()):
+        (found,) = complete(made, make_requests([[1]]), GenerationConfig(strategy=choice, penalties=every))
         assert found.ids == [] and found.reason is FinishReason.STUCK
 
 

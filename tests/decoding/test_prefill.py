@@ -7,7 +7,7 @@ from laws.cases import SMALL, own_presets
 from heddle.core import ConfigError, replace
 from heddle.decoding.generation import GenerationConfig, complete, generate
 from heddle.decoding.runtime import Request, prefill, prepare_prefill
-from heddle.models import summarise
+from heddle.models import summarize
 from heddle.models.networks import EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
 from heddle.nn.state import Int8KVCacheConfig, KVCache, State
@@ -29,9 +29,9 @@ def test_no_more_than_a_chunk_is_read_at_once_and_capacities_grow(monkeypatch: p
     made, seen = model(), list[tuple[int, int]]()
     real = made.step
 
-    def noted(inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> object:
+    def noted(inputs: torch.Tensor, state: State, lengths: torch.Tensor | None = None) -> object:
         seen.append((inputs.shape[1], state.capacity))
-        return real(inputs, state, new)
+        return real(inputs, state, lengths)
 
     monkeypatch.setattr(made, "step", noted)
     monkeypatch.setattr(prefill, "SPARE", 3)
@@ -53,7 +53,7 @@ def test_the_cache_of_a_window_stays_as_small_as_the_window() -> None:
         _, state = made.step(torch.tensor([IDS]), made.new_state(1, 70))
     decodes_with_kv_cache = [slot for slot in state.slots.values() if isinstance(slot, KVCache)]
     assert len(decodes_with_kv_cache) == 2
-    assert [cache.places for cache in decodes_with_kv_cache] == [4 + 16] * 2
+    assert [cache.size for cache in decodes_with_kv_cache] == [4 + 16] * 2
     assert state.nbytes() < model("llama").step(torch.tensor([IDS]), model("llama").new_state(1, 70))[1].nbytes() / 2
 
 
@@ -97,7 +97,7 @@ def test_a_token_takes_as_many_bytes_as_the_summary_says(name: str) -> None:
         else:
             state = made.new_state(1, length)
         sizes.append(made.step(torch.tensor([IDS[:length]]), state)[1].nbytes())
-    assert (sizes[1] - sizes[0]) / 10 == 2 * summarise(config).kv_bytes_per_token  # said for half precision
+    assert (sizes[1] - sizes[0]) / 10 == 2 * summarize(config).kv_bytes_per_token  # said for half precision
 
 
 def test_layers_that_need_no_cache_do_not_mind_its_kind() -> None:

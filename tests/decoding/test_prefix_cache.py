@@ -7,7 +7,7 @@ from laws.cases import SMALL, own_presets
 from heddle.core import ConfigError, UsageError
 from heddle.decoding.generation import GenerationConfig, complete
 from heddle.decoding.runtime import PrefixCache, Request, make_requests
-from heddle.decoding.runtime.prefix_cache import SHORTEST, common_prefixes
+from heddle.decoding.runtime.prefix_cache import MIN_TOKENS, common_prefixes
 from heddle.models.networks import AutoregressiveModel, LanguageModel
 from heddle.nn.state import Int8KVCacheConfig, State
 
@@ -97,9 +97,9 @@ def test_a_prefix_that_a_batch_shares_is_read_once(monkeypatch: pytest.MonkeyPat
     made, tokens = model("lstm_lm"), [0]
     real = made.step
 
-    def counted(inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> object:
-        tokens[0] += inputs.numel() if new is None else int(new.sum())
-        return real(inputs, state, new)
+    def counted(inputs: torch.Tensor, state: State, lengths: torch.Tensor | None = None) -> object:
+        tokens[0] += inputs.numel() if lengths is None else int(lengths.sum())
+        return real(inputs, state, lengths)
 
     monkeypatch.setattr(made, "step", counted)
     rows = [[*LONG, n] for n in range(8)]
@@ -115,7 +115,7 @@ def test_shared_prefixes_are_found_once_and_by_source() -> None:
     assert sorted(common_prefixes(rows)) == [(LONG[:6], None)]
     apart = [(LONG, [1]), (LONG, [2]), (LONG, [2])]
     assert common_prefixes(apart) == [(LONG[:-1], (2,))]
-    assert common_prefixes([(LONG[:SHORTEST], None)] * 2) == []
+    assert common_prefixes([(LONG[:MIN_TOKENS], None)] * 2) == []
 
 
 def test_another_cache_or_model_is_another_matter() -> None:

@@ -28,7 +28,7 @@ def test_a_missing_a_needless_and_a_miscounted_source_are_named() -> None:
         generate(reader(), [[], []], HOW, [[1]])
     writer = around(ATTENTION, CHANNEL).build(0)
     assert isinstance(writer, AutoregressiveModel)
-    with pytest.raises(UsageError, match="source: want none"):
+    with pytest.raises(UsageError, match="source: not used by a language model"):
         generate(writer, [[]], HOW, [[1]])
     with pytest.raises(UsageError, match="source: want 2"):
         nll_given_source(reader(), [[1]], [[1], [2]], 0)
@@ -60,15 +60,15 @@ def test_the_source_has_its_say() -> None:
 
 
 def test_a_target_may_be_stretched_so_far_and_no_further() -> None:
-    config = GenerationConfig(max_tokens=100, begin=0, stretch=0.5)
+    config = GenerationConfig(max_tokens=100, begin=0, max_length_ratio=0.5)
     decoder = tower(ATTENTION, CHANNEL)
     made = pair(decoder=TowerConfig(plan=decoder.plan, position=SinusoidalPositionConfig())).build(0)
     assert isinstance(made, AutoregressiveModel)
     found = complete(made, make_requests([[], []], [[1, 2, 3, 4], [1]]), config)
     assert [len(c.ids) for c in found] == [12, 11]
     assert {c.reason for c in found} == {FinishReason.LENGTH}
-    with pytest.raises(ConfigError, match="stretch: want above 0"):
-        GenerationConfig(stretch=0.0)
+    with pytest.raises(ConfigError, match="max_length_ratio: want above 0"):
+        GenerationConfig(max_length_ratio=0.0)
 
 
 def test_a_target_ends_with_the_positions() -> None:

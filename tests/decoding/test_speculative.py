@@ -83,7 +83,7 @@ class Odd:
         GenerationConfig(
             max_tokens=9, penalties=PenaltyConfig(repetition=1.7, frequency=0.8, bias=((3, 1.0), (1, -9.0)))
         ),
-        GenerationConfig(max_tokens=9, alternatives=3),
+        GenerationConfig(max_tokens=9, logprobs=3),
         GenerationConfig(max_tokens=9, chunk=2, vocab=8),
     ],
     ids=["plain", "one", "stops", "penalties", "alternatives", "chunks"],
@@ -103,17 +103,19 @@ def test_greedy_rows_are_those_of_plain_generation(name: str, config: Generation
 
 def test_looked_up_draws_are_those_of_plain_generation_seed_for_seed() -> None:
     for seed in range(3):
-        config = GenerationConfig(max_tokens=12, samples=2, choice=MultinomialSampling(seed=seed, top_p=0.95))
+        config = GenerationConfig(max_tokens=12, samples=2, strategy=MultinomialSampling(seed=seed, top_p=0.95))
         assert speculated(model(), config, LookupDraft()) == complete(model(), REQUESTS, config)
 
 
 def test_drawn_proposals_do_not_depend_on_the_other_rows() -> None:
     made, draft = model(), ModelDraft(model=model("gpt2", 1), ahead=3)
-    config = GenerationConfig(max_tokens=10, samples=2, choice=MultinomialSampling(temperature=1.2, seed=4), stop=(6,))
+    config = GenerationConfig(
+        max_tokens=10, samples=2, strategy=MultinomialSampling(temperature=1.2, seed=4), stop=(6,)
+    )
     together = speculated(made, config, draft)
     assert together == speculated(made, config, draft)
     assert together == [row for one in REQUESTS for row in speculated(made, config, draft, [one])]
-    other = replace(config, choice=MultinomialSampling(temperature=1.2, seed=5))
+    other = replace(config, strategy=MultinomialSampling(temperature=1.2, seed=5))
     assert together != speculated(made, other, draft)
 
 
@@ -121,14 +123,14 @@ def test_a_draft_of_the_same_opinion_is_always_right_and_saves_readings(monkeypa
     made, twin, steps = model(), model(), [0]
     real = made.step
 
-    def counted(inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> object:
+    def counted(inputs: torch.Tensor, state: State, lengths: torch.Tensor | None = None) -> object:
         steps[0] += 1
-        return real(inputs, state, new)
+        return real(inputs, state, lengths)
 
     monkeypatch.setattr(made, "step", counted)
-    for choice in (GenerationConfig().choice, MultinomialSampling(seed=3)):
+    for choice in (GenerationConfig().strategy, MultinomialSampling(seed=3)):
         steps[0], draft = 0, ModelDraft(model=twin, ahead=4)
-        speculated(made, GenerationConfig(max_tokens=21, choice=choice), draft)
+        speculated(made, GenerationConfig(max_tokens=21, strategy=choice), draft)
         assert steps == [1 + 4]  # the prompts, then 5 tokens for each reading
         assert draft.tally.proposed == draft.tally.accepted == 3 * 16
         assert draft.tally.rate == 1.0
@@ -141,7 +143,7 @@ def test_constraints_are_obeyed_and_refused_only_of_what_they_allow() -> None:
         found = speculated(made, config, draft, requested)
         assert found == complete(made, requested, config)
         assert all(row.reason is FinishReason.STOP for row in found)
-        drawn = speculated(made, replace(config, choice=MultinomialSampling(temperature=3.0)), draft, requested)
+        drawn = speculated(made, replace(config, strategy=MultinomialSampling(temperature=3.0)), draft, requested)
         assert all([id % 2 for id in row.ids] == [1] * 6 + [0] for row in drawn)
 
 
@@ -307,7 +309,7 @@ def test_what_cannot_be_proposed_is_refused_in_one_line() -> None:
         speculated(made, GenerationConfig(), ModelDraft(model=model("gpt2", vocab=23)))
     for choice in (BeamSearch(), ContrastiveSearch()):
         with pytest.raises(UsageError, match="draft: want sampling or greedy decoding"):
-            speculated(made, GenerationConfig(choice=choice), LookupDraft())
+            speculated(made, GenerationConfig(strategy=choice), LookupDraft())
     with pytest.raises(UsageError, match="draft: want a language model"):
         speculated(made, GenerationConfig(max_tokens=3), ModelDraft(model=replace(pair(), vocab=VOCAB).build(0)))
     for ahead in (0, 17, 1.5):

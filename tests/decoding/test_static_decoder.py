@@ -69,7 +69,9 @@ def test_rows_on_a_fixed_state_are_those_on_a_growing_one(
 ) -> None:
     model = built(name)
     config = (
-        GenerationConfig(max_tokens=12) if choice is None else GenerationConfig(max_tokens=12, choice=choice, samples=2)
+        GenerationConfig(max_tokens=12)
+        if choice is None
+        else GenerationConfig(max_tokens=12, strategy=choice, samples=2)
     )
     mine, plain = both(model, make_requests(PROMPTS), config)
     assert mine == plain
@@ -95,7 +97,7 @@ def test_what_is_liked_banned_or_too_early_counts_where_the_device_chooses(fixed
         GenerationConfig(max_tokens=9, penalties=PenaltyConfig(repetition=1.3)),
         GenerationConfig(max_tokens=9, vocab=VOCAB // 2),
         GenerationConfig(max_tokens=9, stop=tuple(sorted({ids[0] for ids in free})), min_tokens=5),
-        GenerationConfig(max_tokens=9, alternatives=2),
+        GenerationConfig(max_tokens=9, logprobs=2),
     ):
         mine, plain = both(model, make_requests(PROMPTS), config)
         assert mine == plain
@@ -105,11 +107,11 @@ def test_what_is_liked_banned_or_too_early_counts_where_the_device_chooses(fixed
 def test_capacities_grow_where_a_option_is_long(name: str, fixed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "AHEAD", 2)
     monkeypatch.setattr(cuda_graphs, "BUCKET", 4)
-    model, config = built(name).double(), GenerationConfig(max_tokens=CONTEXT - 4, alternatives=1)
+    model, config = built(name).double(), GenerationConfig(max_tokens=CONTEXT - 4, logprobs=1)
     with torch.no_grad():
         for weight in model.parameters():  # wide, so that a single token lost or moved shows in every later one
             torch.nn.init.normal_(weight, std=0.5)
-    for each in (config, replace(config, choice=MultinomialSampling())):
+    for each in (config, replace(config, strategy=MultinomialSampling())):
         for mine, plain in zip(*both(model, make_requests(PROMPTS), each), strict=True):
             assert mine.ids == plain.ids
             torch.testing.assert_close(torch.tensor(mine.logprobs), torch.tensor(plain.logprobs), rtol=0, atol=1e-6)
@@ -188,7 +190,7 @@ def test_weights_that_were_laid_together_still_learn(fixed: None) -> None:
 
 def test_compiling_is_requested_for_by_a_word() -> None:
     assert generation_config({}).compile == "auto" and generation_config({"compile": "on"}).compile == "on"
-    with pytest.raises(ConfigError, match="auto or on or off"):
+    with pytest.raises(ConfigError, match="one of auto, on, off"):
         generation_config({"compile": "maybe"})
 
 

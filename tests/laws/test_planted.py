@@ -150,9 +150,9 @@ class Planted(Stateful):
                 same = ctx.documents[:, t] == ctx.documents[:, t - 1]
                 total = total * same[:, None]
             moved = 0.7 * total + values[:, t]
-            if ctx.new is not None and self.fault != "counts padding":
+            if ctx.lengths is not None and self.fault != "counts padding":
                 least = 1 if self.fault == "moves a row without tokens" else 0
-                moved = moved.where(t < ctx.new.clamp(min=least)[:, None], total)
+                moved = moved.where(t < ctx.lengths.clamp(min=least)[:, None], total)
             total = moved
             outputs.append(total)
         return torch.stack(outputs, dim=1), total

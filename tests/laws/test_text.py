@@ -101,7 +101,7 @@ def normal(kind: str, text: str) -> str:
 
 
 def test_every_kind_is_under_the_laws() -> None:
-    assert set(CONFIGS) == set(kinds(TokenizerConfig))
+    assert set(CONFIGS) == set(kinds(TokenizerConfig)) - {"pretrained"}  # which is one of the others, from a file
 
 
 @every_kind

@@ -207,18 +207,18 @@ def forget(*_: object) -> None:
     """Do nothing."""
 
 
-def rewound(trainer: Trainer, checkpoint: Any, real: Callable[..., None] = Trainer.restore) -> None:
-    real(trainer, checkpoint)
+def rewound(trainer: Trainer, checkpoint: Any, frozen: Any, real: Callable[..., None] = Trainer.restore) -> None:
+    real(trainer, checkpoint, frozen)
     trainer.loader.consumed = 0
 
 
-def stateless(trainer: Trainer, checkpoint: Any, real: Callable[..., None] = Trainer.restore) -> None:
-    real(trainer, checkpoint)
+def stateless(trainer: Trainer, checkpoint: Any, frozen: Any, real: Callable[..., None] = Trainer.restore) -> None:
+    real(trainer, checkpoint, frozen)
     trainer.take_step.carried = [None] * len(trainer.take_step.carried)
 
 
-def restarted(trainer: Trainer, checkpoint: Any, real: Callable[..., None] = Trainer.restore) -> None:
-    real(trainer, checkpoint)
+def restarted(trainer: Trainer, checkpoint: Any, frozen: Any, real: Callable[..., None] = Trainer.restore) -> None:
+    real(trainer, checkpoint, frozen)
     assert trainer.take_step.average is not None
     trainer.take_step.average.load(trainer.model.weights())
 

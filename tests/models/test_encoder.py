@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heddle.core import ConfigError, UsageError, replace
-from heddle.models import summarise
+from heddle.models import summarize
 from heddle.models.presets import build, preset
 from heddle.models.presets.encoders import table_of
 from heddle.nn.base import Context
@@ -38,11 +38,11 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_as_published(name: str) -> None:
-    assert summarise(preset(name).config()).parameters == PUBLISHED[name]
+    assert summarize(preset(name).config()).parameters == PUBLISHED[name]
 
 
 def test_an_encoder_has_no_flops_of_a_head_that_it_lacks() -> None:
-    bare, headed = (summarise(preset(name).config()) for name in ("distilbert", "distilbert-masked"))
+    bare, headed = (summarize(preset(name).config()) for name in ("distilbert", "distilbert-masked"))
     width, vocab = 768, 30_522
     assert headed.flops_per_token_forward - bare.flops_per_token_forward == 2 * width * (width + vocab)
 
@@ -72,13 +72,13 @@ def test_an_output_is_found_by_name_or_refused_in_one_line() -> None:
 
 def test_what_cannot_be_is_refused_at_build() -> None:
     config = preset("distilbert").config(**SMALL)
-    with pytest.raises(ConfigError, match="pooling: want a kind, for the output sequence_class"):
+    with pytest.raises(ConfigError, match="pooling: want a kind, because the output sequence_class"):
         replace(config, outputs=(SequenceClassOutputConfig(classes=2),))
     with pytest.raises(ConfigError, match="outputs: want a name for each"):
         replace(config, outputs=(MaskedTokenOutputConfig(), MaskedTokenOutputConfig()))
     with pytest.raises(ConfigError, match="name: want small letters"):
         EmbeddingOutputConfig(name="a.b")
-    with pytest.raises(ConfigError, match="vocab: want none, for the inputs are images"):
+    with pytest.raises(ConfigError, match="vocab: want none, because the inputs are images"):
         replace(config, embedding=PatchEmbeddingConfig()).build()
     with pytest.raises(ConfigError, match="vocab: want the number of token ids"):
         replace(config, vocab=None).build()
@@ -91,10 +91,10 @@ def test_impossible_requests_are_refused() -> None:
     model = build("distilbert", **SMALL)
     with pytest.raises(UsageError, match="no pooling"):
         model.pooled(torch.arange(3)[None])
-    with pytest.raises(UsageError, match="past the model's context of 6"):
+    with pytest.raises(UsageError, match="exceeds the model's context of 6"):
         model(torch.zeros(1, 7, dtype=torch.long))
     albert = build("albert-base", inner=4, **SMALL)
-    with pytest.raises(UsageError, match="past the model's context of 6"):
+    with pytest.raises(UsageError, match="exceeds the model's context of 6"):
         albert(torch.zeros(1, 7, dtype=torch.long))
 
 
@@ -106,7 +106,7 @@ def test_the_table_of_tokens_is_named_inside_any_entrance() -> None:
 def test_an_encoder_on_the_meta_device_gets_memory_and_keeps_its_ties() -> None:
     with torch.device("meta"):
         model = preset("albert-base-masked").config(inner=4, **SMALL).build()
-    model.materialise("cpu")
+    model.materialize("cpu")
     model.load_weights(build("albert-base-masked", inner=4, **SMALL).weights())
     assert model.output("masked_token").head.weight is model.get_parameter("embedding.table.tokens.weight")
     assert model.eval()(torch.arange(5)[None]).isfinite().all()

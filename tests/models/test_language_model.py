@@ -39,7 +39,7 @@ def test_tied_weights_are_one_tensor_with_one_name() -> None:
 def test_a_model_on_the_meta_device_gets_memory_and_weights(name: str) -> None:
     model = small(name)
     bare = build_meta(model.config)
-    bare.materialise("cpu")
+    bare.materialize("cpu")
     bare.load_weights(model.weights())
     assert torch.equal(bare(ids()), model(ids()))
     assert torch.equal(bare.logits(ids()), model.logits(ids()))
@@ -50,7 +50,7 @@ def test_a_model_on_the_meta_device_gets_memory_and_weights(name: str) -> None:
 def test_materialised_sinusoids_are_filled_again() -> None:
     config = replace(preset("gpt2").config(**SMALL["gpt2"], vocab=23, context=12), position=SinusoidalPositionConfig())
     model, bare = config.build(), build_meta(config)
-    bare.materialise("cpu")
+    bare.materialize("cpu")
     bare.load_weights(model.weights())
     assert torch.equal(bare(ids()), model(ids()))
 
@@ -104,7 +104,7 @@ def test_ties_may_stand_the_other_way_round() -> None:
 
 
 def test_learned_positions_refuse_a_row_past_the_context() -> None:
-    with pytest.raises(UsageError, match="length 13 is past the model's context of 12"):
+    with pytest.raises(UsageError, match="length 13 exceeds the model's context of 12"):
         small("gpt2")(ids(13))
     with pytest.raises(UsageError, match="length 20"):
         small("gpt2").new_state(1, 20)
@@ -146,7 +146,7 @@ def test_half_precision_compute_stays_near_and_keeps_weights_single(name: str) -
 
 def test_a_recurrent_model_is_not_worth_compiling() -> None:
     unrolled = {"rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm"}  # the QRNN's scan is no loop
-    assert {name for name in FAMILIES if not small(name).worth_compiling()} == unrolled
+    assert {name for name in FAMILIES if not small(name).should_compile()} == unrolled
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.models import build_meta, forward_flops, summarise
+from heddle.models import build_meta, forward_flops, summarize
 from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import PresetConfig, build, preset
 from heddle.nn.base import Context
@@ -15,7 +15,7 @@ SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab": 50, "context": 16}
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_equal_the_published_count(name: str) -> None:
-    assert summarise(PresetConfig(name=name)).parameters == PUBLISHED[name]
+    assert summarize(PresetConfig(name=name)).parameters == PUBLISHED[name]
 
 
 def test_flops_count_the_experts_that_a_token_meets() -> None:

@@ -84,7 +84,7 @@ def test_a_preset_s_own_options_are_set_by_their_names() -> None:
     ("path", "value", "line"),
     [
         ("experts", 4, "model.experts: want one of layers, width, heads, vocab, context, dropout, plan, "),
-        ("position.basis", 3, "model.position.basis: want one of base, .*; did you mean 'base'"),
+        ("position.bases", 3, "model.position.bases: want one of base, .*; did you mean 'base'"),
         ("dials", {"layers": 3}, "model.dials.layers: want the field layers itself"),
         ("position", "alibby", "model.position.kind: want one of .*; did you mean 'alibi'"),
     ],

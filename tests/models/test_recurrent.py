@@ -1,10 +1,10 @@
-"""Recurrent presets: published sizes, the whole regularisation of the AWD-LSTM, and what one option scales."""
+"""Recurrent presets: published sizes, the whole regularization of the AWD-LSTM, and what one option scales."""
 
 import pytest
 import torch
 
 from heddle.core import find
-from heddle.models import summarise
+from heddle.models import summarize
 from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import build, preset
 from heddle.nn.base import Context
@@ -19,7 +19,7 @@ def config(name: str, **options: float) -> LanguageModelConfig:
 
 
 def test_the_awd_lstm_has_its_published_parameters() -> None:
-    assert summarise(config("awd_lstm")).parameters == 24_221_600  # on Penn Treebank
+    assert summarize(config("awd_lstm")).parameters == 24_221_600  # on Penn Treebank
 
 
 def test_the_awd_lstm_is_regularised_as_published_for_penn_treebank() -> None:
@@ -27,9 +27,9 @@ def test_the_awd_lstm_is_regularised_as_published_for_penn_treebank() -> None:
     (deep,) = find(model, StackedCellsConfig)
     assert [cell.hidden for cell in deep.cells] == [1150, 1150, None]
     assert {cell.weight_drop for cell in find(model, LSTMConfig)} == {0.5}
-    assert {cell.spread for cell in find(model, LSTMConfig)} == {1.0}
+    assert {cell.init_scale for cell in find(model, LSTMConfig)} == {1.0}
     assert deep.dropout == VariationalDropoutConfig(rate=0.25)
-    assert model.embedding.words == pytest.approx(0.1)
+    assert model.embedding.word_dropout == pytest.approx(0.1)
     assert model.embedding.dropout == VariationalDropoutConfig(rate=0.4)
     assert find(model, ActivationPenaltyConfig) == [
         ActivationPenaltyConfig(change=1.0),
@@ -37,7 +37,7 @@ def test_the_awd_lstm_is_regularised_as_published_for_penn_treebank() -> None:
     ]
 
 
-def test_one_option_removes_all_regularisation() -> None:
+def test_one_option_removes_all_regularization() -> None:
     model = build("awd_lstm", layers=2, width=8, hidden=12, vocab=11, dropout=0.0)
     ids = torch.randint(11, (2, 5))
     assert torch.equal(model(ids), model(ids))
@@ -75,7 +75,7 @@ def test_a_window_model_sees_its_window_only() -> None:
 
 @pytest.mark.parametrize("name", ["awd_lstm", "mogrifier_lm", "qrnn_lm"])
 def test_no_state_grows_with_the_text(name: str) -> None:
-    assert summarise(config(name, vocab=100)).kv_bytes_per_token == 0
+    assert summarize(config(name, vocab=100)).kv_bytes_per_token == 0
 
 
 def test_half_precision_streams_pass_through_every_recurrent_preset() -> None:

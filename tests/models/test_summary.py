@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from heddle.core import decode, replace
-from heddle.models import build_meta, count_parameters, forward_flops, summarise, tree
+from heddle.models import build_meta, count_parameters, forward_flops, summarize, tree
 from heddle.models.networks import LanguageModelConfig, ModelConfig, pre_norm
 from heddle.models.presets import PresetConfig, build, preset, presets
 from heddle.nn.attention import AttentionConfig
@@ -30,7 +30,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_equal_the_published_count(name: str) -> None:
     start = time.perf_counter()
-    assert summarise(PresetConfig(name=name)).parameters == PUBLISHED[name]
+    assert summarize(PresetConfig(name=name)).parameters == PUBLISHED[name]
     assert time.perf_counter() - start < 5
 
 
@@ -41,7 +41,7 @@ def test_summary_allocates_no_weights() -> None:
 
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_is_summarised_and_its_config_comes_back(name: str) -> None:
-    summary = summarise(PresetConfig(name=name))
+    summary = summarize(PresetConfig(name=name))
     assert summary.parameters > 1e6
     assert summary.flops_per_token == 3 * summary.flops_per_token_forward
     assert decode(ModelConfig, summary.config) == preset(name).config()
@@ -51,7 +51,7 @@ def test_every_preset_is_summarised_and_its_config_comes_back(name: str) -> None
 def test_flops_of_gpt2_by_hand() -> None:
     layers, width, length, vocab = 12, 768, 1024, 50257
     products = layers * 12 * width**2 + vocab * width  # the tied head is a product, the look-up is none
-    summary = summarise(PresetConfig(name="gpt2"))
+    summary = summarize(PresetConfig(name="gpt2"))
     assert summary.flops_per_token == 6 * products + 12 * layers * width * length
     assert summary.context == length
 
@@ -75,14 +75,14 @@ def small(attention: AttentionConfig, loop: bool = False) -> LanguageModelConfig
 
 
 def test_a_loop_costs_as_much_as_what_it_repeats_and_weighs_less() -> None:
-    loop, repeat = (summarise(small(AttentionConfig(heads=2), loop)) for loop in (True, False))
+    loop, repeat = (summarize(small(AttentionConfig(heads=2), loop)) for loop in (True, False))
     assert (loop.flops_per_token, loop.kv_bytes_per_token) == (repeat.flops_per_token, repeat.kv_bytes_per_token)
     assert repeat.parameters - loop.parameters == 2 * 12 * 16**2
 
 
 def test_a_window_costs_what_it_sees() -> None:
-    whole = summarise(small(AttentionConfig(heads=2)))
-    near = summarise(small(AttentionConfig(heads=2, mask=SlidingWindowConfig(size=8))))
+    whole = summarize(small(AttentionConfig(heads=2)))
+    near = summarize(small(AttentionConfig(heads=2, mask=SlidingWindowConfig(size=8))))
     assert whole.flops_per_token_forward - near.flops_per_token_forward == 3 * 4 * 16 * (64 - 8)
 
 
@@ -96,7 +96,7 @@ def test_a_window_costs_what_it_sees() -> None:
     ],
 )
 def test_bytes_of_state_per_token(name: str, held: int) -> None:
-    assert summarise(PresetConfig(name=name)).kv_bytes_per_token == held
+    assert summarize(PresetConfig(name=name)).kv_bytes_per_token == held
 
 
 def test_tree_folds_equal_layers() -> None:
@@ -112,7 +112,7 @@ def test_tree_folds_equal_layers() -> None:
 
 def test_summary_counts_what_a_built_model_has() -> None:
     config = replace(small(AttentionConfig(heads=2)), sight="all")
-    assert summarise(config).parameters == sum(w.numel() for w in config.build().weights().values())
+    assert summarize(config).parameters == sum(w.numel() for w in config.build().weights().values())
     assert torch.get_default_device() == torch.device("cpu")
 
 

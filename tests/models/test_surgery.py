@@ -21,7 +21,7 @@ from laws.cases import (
 )
 
 from heddle.core import ConfigError, diff, replace
-from heddle.models import forward_flops, summarise, training_flops
+from heddle.models import forward_flops, summarize, training_flops
 from heddle.models.networks import ONE_TABLE, TIED, EncoderDecoder, Model, TieConfig
 from heddle.models.presets import PresetConfig, build, preset
 from heddle.models.surgery import add_adapters, lora, merge_adapters, resize_vocab, with_adapters, with_vocab
@@ -121,10 +121,10 @@ def test_adapters_are_an_edit_that_a_diff_shows() -> None:
 
 
 def test_parameters_and_flops_count_what_is_there() -> None:
-    plain, model = (summarise(c) for c in (PresetConfig(name="gpt2"), lora(rank=4)(PresetConfig(name="gpt2"))))
+    plain, model = (summarize(c) for c in (PresetConfig(name="gpt2"), lora(rank=4)(PresetConfig(name="gpt2"))))
     added = 12 * 4 * (4 * 2 * 768 + 2 * 5 * 768)
     products = 12 * 12 * 768**2 + 50257 * 768
-    assert model.learned == added and plain.learned == plain.parameters
+    assert model.trainable_parameters == added and plain.trainable_parameters == plain.parameters
     assert model.parameters == plain.parameters + added
     assert model.flops_per_token_forward == plain.flops_per_token_forward + 2 * added
     assert model.flops_per_token == 3 * model.flops_per_token_forward - 2 * products, "no gradients of frozen matrices"
@@ -233,7 +233,7 @@ def test_a_vocabulary_without_a_row_for_each_token_is_refused() -> None:
         replace(around(ATTENTION, CHANNEL), embedding=AdaptiveEmbeddingConfig(clusters=clusters)),
         replace(around(ATTENTION, CHANNEL), head=AdaptiveHeadConfig(clusters=clusters)),
     ):
-        with pytest.raises(ConfigError, match=r"vocab: want 23, for .*clusters.* has no row for each token, got 30"):
+        with pytest.raises(ConfigError, match=r"vocab: want 23, because .*clusters.* does not have one row"):
             with_vocab(config, 30)
     with pytest.raises(ConfigError, match="one that reads images"):
         with_vocab(preset("vit-base-16").config(layers=1, width=16, heads=2), 30)
@@ -244,7 +244,7 @@ def test_a_vocabulary_without_a_row_for_each_token_is_refused() -> None:
 def test_weights_begin_by_the_depth_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     depths: list[int] = []
     monkeypatch.setattr(
-        "heddle.models.surgery.adapters.initialise", lambda model, init, depth, *_, **__: depths.append(depth)
+        "heddle.models.surgery.adapters.initialize", lambda model, init, depth, *_, **__: depths.append(depth)
     )
     add_adapters(build("gpt2", layers=3, width=16, heads=2, vocab=50), LoraConfig(rank=2))
     config = pair()

@@ -48,11 +48,11 @@ def test_changes_between_documents_and_padding_cost_nothing() -> None:
     steps = (x()[:, 1:] - x()[:, :-1]).square().mean(-1)
     want = torch.cat((steps[0, [0, 2, 3]], steps[1, :2])).mean()
     torch.testing.assert_close(
-        penalty(ActivationPenaltyConfig(change=1.0), Context(documents=documents, new=new)), want
+        penalty(ActivationPenaltyConfig(change=1.0), Context(documents=documents, lengths=new)), want
     )
     squares = x().square().mean(-1)
     want = torch.cat((squares[0], squares[1, :3])).mean()
-    torch.testing.assert_close(penalty(ActivationPenaltyConfig(size=1.0), Context(new=new)), want)
+    torch.testing.assert_close(penalty(ActivationPenaltyConfig(size=1.0), Context(lengths=new)), want)
 
 
 def test_full_rows_cost_the_same_in_one_batch_and_in_micro_batches() -> None:

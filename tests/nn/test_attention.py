@@ -198,13 +198,13 @@ def test_documents_with_a_cache_are_refused_rather_than_ignored() -> None:
 def test_padding_needs_no_capacity_and_is_not_cached() -> None:
     attention, state = build(AttentionConfig(heads=4), 16), State.empty(2, 4)
     new = torch.tensor([4, 0])
-    ctx = Context(state=state, new=new, allowed=base_mask(Context(state=state), 4, "past", CPU))
+    ctx = Context(state=state, lengths=new, allowed=base_mask(Context(state=state), 4, "past", CPU))
     _, slot = attention.step(torch.randn(2, 4, 16).double(), ctx, None)
     keys, _ = slot.read()
     assert keys[0].count_nonzero() == 4 * 4 * 4
     assert keys[1].count_nonzero() == 0
     full = state.advance(new)
-    ctx = Context(state=full, new=torch.tensor([0, 3]), allowed=base_mask(Context(state=full), 3, "past", CPU))
+    ctx = Context(state=full, lengths=torch.tensor([0, 3]), allowed=base_mask(Context(state=full), 3, "past", CPU))
     before = keys[0].clone()
     attention.step(torch.randn(2, 3, 16).double(), ctx, slot)  # row 0 is full: its padding would be past the capacity
     assert torch.equal(slot.read()[0][0], before)

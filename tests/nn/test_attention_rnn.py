@@ -150,7 +150,7 @@ def test_steps_and_chunks_give_what_the_whole_gives(config: AttentionRNNConfig) 
 def test_padding_of_source_and_target_changes_nothing(config: AttentionRNNConfig) -> None:
     module, x, new = made(config), draw(BATCH, LENGTH, WIDTH), (5, 0, 2)
     start = tuple(draw(BATCH, size, seed=20 + i) for i, size in enumerate(module.state_sizes()))
-    outputs, slot = module.step(x, Context(memory=source(), new=torch.tensor(new)), HiddenState(start))
+    outputs, slot = module.step(x, Context(memory=source(), lengths=torch.tensor(new)), HiddenState(start))
     for row, (real, length) in enumerate(zip(new, (7, 4, 1), strict=True)):
         begun = HiddenState(tuple(v[row : row + 1] for v in start))
         alone = Context(memory=Memory((source().layers[0][row : row + 1, :length],)))

@@ -45,7 +45,7 @@ def test_rows_of_unequal_length_equal_torch(cell: Any) -> None:
     module, lengths = built(BidirectionalConfig(cell=cell)), torch.tensor([7, 3, 1])
     packed = torch.nn.utils.rnn.pack_padded_sequence(x(), lengths, batch_first=True)
     want, _ = torch.nn.utils.rnn.pad_packed_sequence(theirs(module)(packed)[0], batch_first=True)
-    got = module(x(), Context(new=lengths))
+    got = module(x(), Context(lengths=lengths))
     for row, length in enumerate(lengths.tolist()):
         torch.testing.assert_close(got[row, :length], module.output(want)[row, :length])
 
@@ -62,7 +62,7 @@ def test_whole_rows_equal_torch_and_half_widths_need_no_projection() -> None:
 def test_packed_documents_are_read_apart(cell: Any) -> None:
     module, rows = built(BidirectionalConfig(cell=cell)), x(2)
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 9], [4, 4, 4, 4, 4, 7, 7]])
-    got = module(rows, Context(documents=documents, new=torch.tensor([6, 7])))
+    got = module(rows, Context(documents=documents, lengths=torch.tensor([6, 7])))
     for row, cuts in enumerate([((0, 3), (3, 5), (5, 6)), ((0, 5), (5, 7))]):
         for start, stop in cuts:
             alone = module(rows[row : row + 1, start:stop], Context())

@@ -29,7 +29,7 @@ def made(config: BridgeConfig) -> Bridge:
 
 
 def memory_of(bridge: Bridge, x: Tensor, lengths: tuple[int, ...] | None = LENGTHS) -> Memory:
-    return Memory((x,), summary=bridge.summary(x, Context(new=None if lengths is None else torch.tensor(lengths))))
+    return Memory((x,), summary=bridge.summary(x, Context(lengths=None if lengths is None else torch.tensor(lengths))))
 
 
 @pytest.mark.parametrize("config", [FirstStateConfig(), EveryStepConfig()], ids=lambda c: c.kind)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.nn.base import Context, Place, UniformInitConfig, initialise
+from heddle.nn.base import Context, Place, UniformInitConfig, initialize
 from heddle.nn.layers import VariationalDropoutConfig
 from heddle.nn.recurrent import (
     GRUConfig,
@@ -62,14 +62,14 @@ def test_each_forward_drops_other_weights_and_none_at_rest() -> None:
 
 
 def test_first_values_lie_within_their_spread_of_the_hidden_size() -> None:
-    model = LSTMConfig(hidden=100, spread=1.0).build(WIDTH, Place())
-    initialise(model, UniformInitConfig(), 1, seed=0)
+    model = LSTMConfig(hidden=100, init_scale=1.0).build(WIDTH, Place())
+    initialize(model, UniformInitConfig(), 1, seed=0)
     for weight in (model.input_weight, model.recurrent_weight, model.input_bias, model.recurrent_bias):
         assert 0.09 < weight.abs().max() <= 0.1
         assert weight.std().item() == pytest.approx(0.1 / math.sqrt(3), rel=0.1)
     plain = LSTMConfig(hidden=100).build(WIDTH, Place())
-    initialise(plain, UniformInitConfig(), 1, seed=0)
-    assert plain.input_bias.count_nonzero() == 0  # as the model's initialiser says
+    initialize(plain, UniformInitConfig(), 1, seed=0)
+    assert plain.input_bias.count_nonzero() == 0  # as the model's initializer says
     assert 0.39 < plain.input_weight.abs().max() <= WIDTH**-0.5
 
 
@@ -124,7 +124,7 @@ def test_deep_cells_go_on_from_any_mixture_of_vectors() -> None:
     [
         (lambda: StackedCellsConfig(cells=()), "cells: want at least one"),
         (lambda: LSTMConfig(weight_drop=1.0), "weight_drop: want at least 0 and below 1"),
-        (lambda: GRUConfig(spread=0.0), "spread: want above 0"),
+        (lambda: GRUConfig(init_scale=0.0), "init_scale: want above 0"),
     ],
 )
 def test_what_cannot_be_is_refused(make: Any, words: str) -> None:

@@ -75,7 +75,7 @@ def test_nine_taps_look_eight_back_or_four_to_each_side() -> None:
 def test_padding_on_the_right_is_not_seen_by_those_before_it(config: MixerConfig) -> None:
     module, stream = made(config, "all"), x()
     new = torch.tensor([LENGTH, 4])
-    padded = module(stream, Context(new=new))
+    padded = module(stream, Context(lengths=new))
     torch.testing.assert_close(padded[1:, :4], module(stream[1:, :4], Context()))
     torch.testing.assert_close(padded[:1], module(stream[:1], Context()))
 
@@ -110,7 +110,7 @@ def test_costs_are_taps_times_width_a_token() -> None:
     for config in (LightweightConvolutionConfig(heads=2), DynamicConvolutionConfig()):
         module = made(config)
         assert module.mixing_flops(512) == 2 * 9 * WIDTH
-        assert module.look_up_ops(10) == 10 * 9 * WIDTH
+        assert module.narang_lookup_ops(10) == 10 * 9 * WIDTH
         assert module.state_elements() == 0
 
 

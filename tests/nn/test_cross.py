@@ -92,7 +92,7 @@ def test_each_layer_reads_its_own_memory() -> None:
 
 
 def test_cross_attention_without_an_encoder_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no encoder to read"):
+    with pytest.raises(ConfigError, match="there is no encoder"):
         CrossAttentionConfig(heads=4).build(16, Place())
     with pytest.raises(UsageError, match="needs a memory"):
         build(CrossAttentionConfig(heads=4))(torch.zeros(1, 2, 16).double(), Context())

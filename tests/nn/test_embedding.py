@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from heddle.core import ConfigError, UsageError
-from heddle.nn.base import Context, Module, NormalInitConfig, Place, initialise
+from heddle.nn.base import Context, Module, NormalInitConfig, Place, initialize
 from heddle.nn.ends import (
     AdaptiveEmbeddingConfig,
     ClusterConfig,
@@ -114,7 +114,7 @@ def test_images_that_squares_do_not_fill_are_refused(shape: tuple[int, ...]) -> 
 def test_two_factors_begin_with_the_configured_deviation(inner: int) -> None:
     holder = Module()
     holder.made = FactorizedEmbeddingConfig(inner=inner, deviation=0.5).build(400, 300, Place())
-    initialise(holder, NormalInitConfig(), depth=1, seed=0)
+    initialize(holder, NormalInitConfig(), depth=1, seed=0)
     factors = holder.made.weight.std().item(), holder.made.map.weight.std().item()
     assert factors == pytest.approx((0.5**0.5 * inner**-0.25,) * 2, rel=0.05)
     assert (holder.made.weight @ holder.made.map.weight.T).std().item() == pytest.approx(0.5, rel=0.05)

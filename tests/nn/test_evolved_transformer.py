@@ -104,8 +104,8 @@ def test_counts_are_those_of_narang() -> None:
 
 def test_only_depth_wise_taps_are_counted_beyond_products() -> None:
     encoder, decoder = made(EvolvedEncoderConvolutionConfig()), made(EvolvedDecoderConvolutionConfig())
-    assert encoder.look_up_ops(10) == 10 * 9 * 4 * WIDTH
-    assert decoder.look_up_ops(10) == 10 * (11 * WIDTH + 7 * WIDTH + 7 * 2 * WIDTH)
+    assert encoder.narang_lookup_ops(10) == 10 * 9 * 4 * WIDTH
+    assert decoder.narang_lookup_ops(10) == 10 * (11 * WIDTH + 7 * WIDTH + 7 * 2 * WIDTH)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def documents_of(kind: str | None, length: int) -> Tensor | None:
 
 def dense(flex_mask: FlexMask, length: int) -> Tensor:
     """Return the mask as a matrix, built by the masks of attention."""
-    ctx = Context(documents=flex_mask.documents, new=flex_mask.lengths)
+    ctx = Context(documents=flex_mask.documents, lengths=flex_mask.lengths)
     allowed = base_mask(ctx, length, flex_mask.sight, torch.device("cpu"))
     if allowed is None:
         allowed = (

@@ -17,7 +17,7 @@ from heddle.nn.base import (
     NormalInitConfig,
     Role,
     XavierInitConfig,
-    initialise,
+    initialize,
     roles_of,
 )
 from heddle.nn.channels import ExpertsConfig, FeedForwardConfig, GatedFeedForwardConfig
@@ -151,12 +151,12 @@ def test_a_parameter_without_a_role_is_refused_by_name() -> None:
             self.stray = torch.nn.Parameter(torch.empty(3))
 
     with pytest.raises(ConfigError, match="stray: want a role"):
-        initialise(Nameless(), NormalInitConfig(), depth=1, seed=0)
+        initialize(Nameless(), NormalInitConfig(), depth=1, seed=0)
 
 
 def test_numbers_do_not_depend_on_the_dtype() -> None:
     made = config(NormalInitConfig()).build()
     double = config(NormalInitConfig()).build().double()
-    initialise(double, NormalInitConfig(), depth=2, seed=0)
+    initialize(double, NormalInitConfig(), depth=2, seed=0)
     for name, weight in made.named_parameters():
         torch.testing.assert_close(double.get_parameter(name).float(), weight)

@@ -30,11 +30,11 @@ def test_a_ring_says_where_each_token_stands(window: int, sinks: int) -> None:
     ring = RingBuffer.for_window(window, sinks)
     length = 3 * ring.size
     cache = KVCache.allocate((numbered(2, 1),), length, ring, FullKVCacheConfig())
-    assert cache.places == ring.size + sinks
+    assert cache.size == ring.size + sinks
     for step in range(length):
         new = torch.full((2, 1, 1, 4), float(step))
         cache.write((new,), torch.tensor([[step]]), None)
-        stands = ring.steps(torch.tensor([step + 1, step + 1]), cache.places)
+        stands = ring.steps(torch.tensor([step + 1, step + 1]), cache.size)
         found, seen = cache.read()[0][0, 0, :, 0], stands[0]
         written = (seen >= 0) & (seen <= step)
         assert torch.equal(found[written], seen[written].float())
@@ -49,7 +49,7 @@ def test_rewinding_up_to_the_slack_keeps_every_window_whole() -> None:
         cache.write((torch.full((1, 1, 1, 4), float(step)),), torch.tensor([[step]]), None)
     for back in range(ring.slack + 1):
         length = 60 - back
-        stands, found = ring.steps(torch.tensor([length]), cache.places)[0], cache.read()[0][0, 0, :, 0]
+        stands, found = ring.steps(torch.tensor([length]), cache.size)[0], cache.read()[0][0, 0, :, 0]
         query = length  # the next token's step
         seen = (stands >= 0) & (((query - stands).abs() < 4) | (stands < 2)) & (stands <= query)
         assert torch.equal(found[seen], stands[seen].float())
@@ -78,7 +78,7 @@ def test_a_quantised_cache_is_a_third_of_a_full_one() -> None:
         tensors: list[torch.Tensor] = []
         KVCache.allocate((new, new), 99, None, kind).map(lambda t, found=tensors: found.append(t) or t)  # type: ignore[misc]
         sizes[kind.kind] = sum(t.nbytes for t in tensors)
-    assert sizes == {"full": 2 * 2 * 100 * 64 * 4, "quantised": 2 * 2 * 100 * (64 + 4)}
+    assert sizes == {"full": 2 * 2 * 100 * 64 * 4, "int8": 2 * 2 * 100 * (64 + 4)}
 
 
 def test_a_vector_of_zeros_stays_one_in_eight_bits() -> None:
@@ -88,4 +88,4 @@ def test_a_vector_of_zeros_stays_one_in_eight_bits() -> None:
 
 
 def test_kinds_have_names() -> None:
-    assert [encode(kind)["kind"] for kind in KINDS] == ["full", "quantised"]
+    assert [encode(kind)["kind"] for kind in KINDS] == ["full", "int8"]

@@ -110,17 +110,17 @@ def test_a_config_with_adapters_survives_json_and_one_without_the_field_still_lo
 TIED_MODEL = replace(around(ATTENTION, CHANNEL), ties=TIED)
 WRONG: dict[str, tuple[LanguageModelConfig, tuple[LoraConfig, ...], str]] = {
     "unknown": (TIED_MODEL, (LoraConfig(targets=("qury",)),), r"adapters\.0\.targets: .*did you mean 'query'\?"),
-    "tied": (TIED_MODEL, (LoraConfig(targets=("head",)),), "linear maps that are not tied, got 'head, whose matrix"),
+    "tied": (TIED_MODEL, (LoraConfig(targets=("head",)),), "linear layers that are not tied, got 'head, whose matrix"),
     "no map": (TIED_MODEL, (LoraConfig(targets=("norm",)),), "got 'norm, which is a LayerNorm'"),
     "no layer": (
         TIED_MODEL,
         (LoraConfig(layers=(2,)),),
-        r"adapters\.0\.layers: want 0 to 1, which have linear maps, got 2",
+        r"adapters\.0\.layers: want 0 to 1, which have linear layers, got 2",
     ),
     "twice": (
         TIED_MODEL,
         (LoraConfig(), LoraConfig(targets=("up",))),
-        r"adapters\.1\.targets: want linear maps without",
+        r"adapters\.1\.targets: want linear layers without",
     ),
 }
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_adapted_is_refused_in_one_line(wrong: str) -> None:
 
 
 def test_a_model_without_maps_says_so() -> None:
-    with pytest.raises(ConfigError, match="linear maps of the model: none"):
+    with pytest.raises(ConfigError, match="linear layers of the model: none"):
         lora()(build("lstm_lm", width=8, layers=1, vocab=9).config).build()
 
 

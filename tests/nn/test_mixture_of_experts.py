@@ -23,7 +23,7 @@ from heddle.nn.channels import (
     LoadBalancingLossConfig,
     NarangFactorConfig,
     NoLoadBalancingConfig,
-    RowPlacesConfig,
+    PerDocumentCapacityConfig,
     SigmoidChoiceConfig,
     TokenChoiceConfig,
 )
@@ -72,7 +72,7 @@ def by_hand(made: Experts, stream: Tensor, ctx: Context) -> Tensor:
 
 
 @pytest.mark.parametrize("expert", [GATED, PLAIN], ids=lambda e: e.kind)
-@pytest.mark.parametrize("router", [TokenChoiceConfig(top=1, normalised=False), TokenChoiceConfig(top=3)])
+@pytest.mark.parametrize("router", [TokenChoiceConfig(top_k=1, normalized=False), TokenChoiceConfig(top_k=3)])
 def test_experts_equal_their_formula(expert: FeedForwardConfig, router: TokenChoiceConfig) -> None:
     made = build(ExpertsConfig(experts=EXPERTS, expert=expert, router=router))
     torch.testing.assert_close(made(x(), Context()), by_hand(made, x(), Context()))
@@ -80,7 +80,7 @@ def test_experts_equal_their_formula(expert: FeedForwardConfig, router: TokenCho
 
 def test_experts_that_choose_equal_their_formula() -> None:
     config = ExpertsConfig(experts=EXPERTS, expert=PLAIN, router=ExpertChoiceConfig(), balance=NoLoadBalancingConfig())
-    made, ctx = build(config, "all"), Context(new=torch.tensor([6, 3]))
+    made, ctx = build(config, "all"), Context(lengths=torch.tensor([6, 3]))
     out = made(x(), ctx)
     torch.testing.assert_close(out, by_hand(made, x(), ctx))
     assert out[1, 3:].count_nonzero() == 0
@@ -94,19 +94,19 @@ def test_a_shared_expert_sees_every_token() -> None:
 
 
 def test_one_expert_is_a_feed_forward() -> None:
-    made = build(ExpertsConfig(experts=1, expert=PLAIN, router=TokenChoiceConfig(top=1)))
+    made = build(ExpertsConfig(experts=1, expert=PLAIN, router=TokenChoiceConfig(top_k=1)))
     bank = made.bank
     want = F.linear(activation("gelu")(F.linear(x(), bank.up.weight[0], bank.up.bias[0])), bank.down.weight[0])
     torch.testing.assert_close(made(x(), Context()), want + bank.down.bias[0])
 
 
 def test_padding_reaches_no_expert_and_changes_nothing() -> None:
-    made = build(ExpertsConfig(experts=EXPERTS, expert=GATED, capacity=FactorConfig(group=4, least=1)))
-    new, spare = torch.tensor([6, 2]), torch.arange(6) >= torch.tensor([[6], [2]])
+    made = build(ExpertsConfig(experts=EXPERTS, expert=GATED, capacity=FactorConfig(group=4, min_capacity=1)))
+    new, ignored = torch.tensor([6, 2]), torch.arange(6) >= torch.tensor([[6], [2]])
     outputs = []
     for filler in (0.0, 1e3):
-        stream = x().masked_fill(spare[..., None], filler)
-        for ctx in (Context(new=new), Context(spare=spare)):
+        stream = x().masked_fill(ignored[..., None], filler)
+        for ctx in (Context(lengths=new), Context(ignored=ignored)):
             outputs.append(made(stream, ctx))
             penalty, metrics = made.penalties[-1], made.metrics[-1]
             assert outputs[-1][1, 2:].count_nonzero() == 0
@@ -118,7 +118,7 @@ def test_padding_reaches_no_expert_and_changes_nothing() -> None:
 def test_gradients_do_not_see_what_kernels_leave_in_empty_rows() -> None:
     made = build(ExpertsConfig(experts=EXPERTS, expert=GATED), dtype=torch.float32)
     stream = x(dtype=torch.bfloat16).requires_grad_()
-    out = made(stream, Context(new=torch.tensor([4, 0])))
+    out = made(stream, Context(lengths=torch.tensor([4, 0])))
     assert out.dtype == torch.bfloat16
     out.float().square().sum().backward()
     assert stream.grad is not None
@@ -144,14 +144,14 @@ def test_dropless_drops_nothing_and_says_how_the_load_is_spread() -> None:
         made.router.scores.weight[0, 0] = made.router.scores.weight[1, 0] = 100.0
     made(x().abs(), Context())
     metrics = made.metrics[-1]
-    assert metrics["expert_dropped"] == metrics["expert_passed_by"] == 0
-    assert metrics["expert_load"] == EXPERTS / 2
+    assert metrics["expert_dropped"] == metrics["tokens_without_expert"] == 0
+    assert metrics["expert_load_imbalance"] == EXPERTS / 2
     assert made.eval()(x(), Context()) is not None
     assert len(made.metrics) == 1, "figures are of training"
 
 
 def test_capacity_drops_in_training_and_never_in_evaluation() -> None:
-    limited = ExpertsConfig(experts=EXPERTS, expert=PLAIN, capacity=FactorConfig(factor=1.0, least=1))
+    limited = ExpertsConfig(experts=EXPERTS, expert=PLAIN, capacity=FactorConfig(factor=1.0, min_capacity=1))
     made, free = build(limited), build(ExpertsConfig(experts=EXPERTS, expert=PLAIN))
     with torch.no_grad():
         for one in (made, free):
@@ -165,7 +165,7 @@ def test_capacity_drops_in_training_and_never_in_evaluation() -> None:
 
 
 def test_places_of_a_row_hold_for_an_encoder_in_use_and_not_for_a_decoder() -> None:
-    limited = ExpertsConfig(experts=EXPERTS, expert=PLAIN, capacity=RowPlacesConfig(most=2))
+    limited = ExpertsConfig(experts=EXPERTS, expert=PLAIN, capacity=PerDocumentCapacityConfig(max_capacity=2))
     free = build(ExpertsConfig(experts=EXPERTS, expert=PLAIN), "all").eval()
     past, both = build(limited, "past").eval(), build(limited, "all").eval()
     assert torch.equal(past(x(), Context()), free(x(), Context()))
@@ -173,7 +173,7 @@ def test_places_of_a_row_hold_for_an_encoder_in_use_and_not_for_a_decoder() -> N
     assert not torch.allclose(whole, free(x(), Context()))
     torch.testing.assert_close(whole[1:], both(x()[1:], Context()))  # a row is its own
     padded = F.pad(x(), (0, 0, 0, 3), value=1.0)
-    torch.testing.assert_close(whole, both(padded, Context(new=torch.tensor([6, 6])))[:, :6])
+    torch.testing.assert_close(whole, both(padded, Context(lengths=torch.tensor([6, 6])))[:, :6])
 
 
 def test_paper_ops_of_the_experts_of_narang() -> None:
@@ -191,7 +191,7 @@ def test_paper_ops_of_the_experts_of_narang() -> None:
             )
             with torch.device("meta"):
                 made = config.build(width, Place())
-            total += 3 * (made.look_up_ops(tokens) + tokens * width * 32 - tokens * plain)
+            total += 3 * (made.narang_lookup_ops(tokens) + tokens * width * 32 - tokens * plain)
         assert total == pytest.approx(want, rel=1e-3)
 
 
@@ -199,14 +199,14 @@ def test_paper_ops_of_the_experts_of_narang() -> None:
 
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"router\.top: want at most 4"):
-        build(ExpertsConfig(experts=4, expert=PLAIN, router=TokenChoiceConfig(top=5)))
+    with pytest.raises(ConfigError, match=r"router\.top_k: want at most 4"):
+        build(ExpertsConfig(experts=4, expert=PLAIN, router=TokenChoiceConfig(top_k=5)))
     with pytest.raises(ConfigError, match="expert: want feed_forward or gated_feed_forward, got 'fixup_feed_forward'"):
         build(ExpertsConfig(expert=FixupFeedForwardConfig()))
     with pytest.raises(ConfigError, match="balance: want none"):
         ExpertsConfig(router=ExpertChoiceConfig())
     chosen = ExpertsConfig(expert=PLAIN, router=ExpertChoiceConfig(), balance=NoLoadBalancingConfig())
-    with pytest.raises(ConfigError, match="router: want a choice by tokens"):
+    with pytest.raises(ConfigError, match="router: expert_choice is not causal"):
         build(chosen, "past")
     with pytest.raises(UsageError, match="one document a row"):
         build(chosen, "all")(x(), Context(documents=torch.zeros(2, 6, dtype=torch.long)))
@@ -252,7 +252,7 @@ def test_a_load_loss_balances() -> None:
         optimizer.zero_grad()
         made.penalties[-1].backward()
         optimizer.step()
-    assert made.metrics[-1]["expert_load"] < 1.5
+    assert made.metrics[-1]["expert_load_imbalance"] < 1.5
 
 
 # --- compilation ------------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ for dtype in (torch.float32, torch.bfloat16):
         torch.nn.init.normal_(weight, std=0.3)
     stream, new = torch.randn(2, 6, 16).to(dtype), torch.tensor([6, 2])
     def run(s, n):
-        return made(s, Context(new=n)), made.penalties[-1]
+        return made(s, Context(lengths=n)), made.penalties[-1]
 
     whole = torch.compile(run, fullgraph=True, backend="aot_eager")
     for one, other in zip(whole(stream, new), run(stream, new)):

@@ -59,7 +59,7 @@ def test_a_row_equals_the_equations(rounds: int, rank: int | None, hidden: int |
 def test_packed_documents_and_unequal_rows_equal_the_equations() -> None:
     module = built(MogrifierConfig(rank=2, hidden=HIDDEN))
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 9], [0, 1, 1, 1, 1, 1, 9]])
-    got = module(x(2), Context(documents=documents, new=torch.tensor([6, 6])))
+    got = module(x(2), Context(documents=documents, lengths=torch.tensor([6, 6])))
     for row, cuts in enumerate([((0, 3), (3, 5), (5, 6)), ((0, 1), (1, 6))]):
         for start, stop in cuts:
             torch.testing.assert_close(got[row, start:stop], plainly(module, x(2)[row, start:stop]))

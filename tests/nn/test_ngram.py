@@ -51,7 +51,7 @@ def test_documents_are_apart_and_the_first_goes_on(n: int) -> None:
     module, rows = built(NGramConfig(n=n, direct=True)), x()
     _, before = module.step(x(2, 3), Context(), None)
     documents, new = torch.tensor([[0, 0, 1, 1, 1, 1, 2, 9, 9], [3] * 9]), torch.tensor([7, 9])
-    got, slot = module.step(rows, Context(documents=documents, new=new), before)
+    got, slot = module.step(rows, Context(documents=documents, lengths=new), before)
     first = type(before)(tuple(v[:1] for v in before.vectors))
     for start, stop in ((0, 2), (2, 6), (6, 7)):
         want, last = module.step(rows[:1, start:stop], Context(), None if start else first)

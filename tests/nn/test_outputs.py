@@ -69,7 +69,7 @@ def test_replaced_tokens_are_detected_by_a_sigmoid() -> None:
 
 def test_a_span_has_a_first_and_a_last_token_among_the_real_ones() -> None:
     made, lengths, labels = built(SpanOutputConfig()), torch.tensor([5, 3, 2]), torch.tensor([[1, 4], [0, 2], [1, 1]])
-    got = made.nll(stream(), labels, Context(new=lengths))
+    got = made.nll(stream(), labels, Context(lengths=lengths))
     for row, length in enumerate(lengths.tolist()):
         scores = stream()[row, :length] @ made.edges.weight.T + made.edges.bias
         logs = scores.log_softmax(0)
@@ -86,7 +86,7 @@ def test_embeddings_learn_by_contrast_with_the_other_rows() -> None:
         likeness = torch.stack([unit[row] @ unit[j] / 0.5 for j in others])
         want = -likeness.log_softmax(0)[others.index(int(partners[row]))]
         torch.testing.assert_close(made.nll(vectors, partners, Context())[row], want)
-    bare = built(EmbeddingOutputConfig(normalised=False))
+    bare = built(EmbeddingOutputConfig(normalized=False))
     assert torch.equal(bare.scores(vectors, Context()), vectors)
 
 

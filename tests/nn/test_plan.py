@@ -173,7 +173,7 @@ def test_dropout_falls_on_the_branch_not_on_the_stream() -> None:
 def test_a_note_is_written_once() -> None:
     ctx = Context().note("first", torch.ones(1))
     assert set(ctx.notes) == {"first"}
-    with pytest.raises(ConfigError, match="first: want a note written once"):
+    with pytest.raises(ConfigError, match="first: want a note that is written only once"):
         ctx.note("first", torch.zeros(1))
 
 
@@ -222,16 +222,16 @@ def test_pool_takes_the_mean_of_neighbours_and_of_what_is_left() -> None:
     want = torch.stack((x()[:, 0:2].mean(1), x()[:, 2:4].mean(1), x()[:, 4]), dim=1)
     torch.testing.assert_close(y, want)
     assert ctx.allowed is None
-    assert ctx.new is None
+    assert ctx.lengths is None
 
 
 def test_pool_takes_the_mean_of_real_tokens_only() -> None:
-    y, ctx = pooled(Context(new=torch.tensor([3, 5])), size=2)
+    y, ctx = pooled(Context(lengths=torch.tensor([3, 5])), size=2)
     torch.testing.assert_close(y[0, :2], torch.stack((x()[0, 0:2].mean(0), x()[0, 2])))
     assert y[0, 2].count_nonzero() == 0
-    assert ctx.new is not None
+    assert ctx.lengths is not None
     assert ctx.allowed is not None
-    assert ctx.new.tolist() == [2, 3]
+    assert ctx.lengths.tolist() == [2, 3]
     assert ctx.allowed.tolist() == [[[[True, True, False]]], [[[True, True, True]]]]
 
 

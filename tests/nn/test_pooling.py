@@ -25,10 +25,10 @@ def stream() -> torch.Tensor:
 )
 def test_a_padded_row_is_pooled_as_the_bare_one(config: PoolingConfig, of_row: object) -> None:
     pool, x = config.build(5), stream()
-    got = pool(x, Context(new=LENGTHS))
+    got = pool(x, Context(lengths=LENGTHS))
     for row, length in enumerate(LENGTHS.tolist()):
         torch.testing.assert_close(got[row], of_row(x[row, :length]))  # type: ignore[operator]
-    torch.testing.assert_close(pool(x, Context()), pool(x, Context(new=torch.full((3,), 4))))
+    torch.testing.assert_close(pool(x, Context()), pool(x, Context(lengths=torch.full((3,), 4))))
 
 
 def test_the_pooler_of_bert_is_dense_and_tanh() -> None:
@@ -52,4 +52,4 @@ def test_a_pooler_may_bend_otherwise_and_drop_before_its_dense_layer() -> None:
 
 def test_half_precision_stays_half() -> None:
     for config in (FirstTokenConfig(), LastTokenConfig(), MeanConfig()):
-        assert config.build(5)(stream().bfloat16(), Context(new=LENGTHS)).dtype == torch.bfloat16
+        assert config.build(5)(stream().bfloat16(), Context(lengths=LENGTHS)).dtype == torch.bfloat16

@@ -87,7 +87,7 @@ def test_binary_index_ends_where_its_digits_end() -> None:
     position = BinaryIndexPositionConfig().build(4, PLACE)
     position.reserve(16)
     assert position.max_length == 16
-    with pytest.raises(UsageError, match="length 17 is past what 4 binary digits can count"):
+    with pytest.raises(UsageError, match="length 17 exceeds the 16 of 4 binary digits"):
         position.reserve(17)
 
 

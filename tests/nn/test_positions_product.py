@@ -86,7 +86,7 @@ def padded_source_is_bare(config: ModelConfig) -> None:
 def steps_are_full_and_alone(config: ModelConfig) -> None:
     """Rows of unequal length, going on token by token, give what each gives whole and alone."""
     network, rows, new = loud(config), ids(2, 9), torch.tensor([5, 2])
-    output, state = network.step(rows[:, :5], network.new_state(2, 9), new=new)
+    output, state = network.step(rows[:, :5], network.new_state(2, 9), lengths=new)
     outputs = [[output[i : i + 1, : new[i]]] for i in range(2)]
     for step in range(3):
         one = torch.stack([rows[i, new[i] + step] for i in range(2)])

@@ -9,7 +9,7 @@ from heddle.nn.channels import ProductKeysConfig
 from heddle.nn.channels.product_keys import ProductKeys
 from heddle.nn.layers import LayerNormConfig
 
-SMALL = ProductKeysConfig(keys=7, heads=3, top=4, key_width=6)
+SMALL = ProductKeysConfig(keys=7, heads=3, top_k=4, key_width=6)
 
 
 def build(config: ProductKeysConfig, width: int = 8) -> ProductKeys:
@@ -51,11 +51,11 @@ def test_the_memory_of_narang_weighs_and_costs_what_their_table_says() -> None:
         made = ProductKeysConfig(norm=LayerNormConfig(eps=1e-6)).build(768, Place())
         assert made(torch.empty(2, 3, 768), Context()).shape == (2, 3, 768)
     assert sum(p.numel() for p in made.parameters()) == 512**2 * 768 + 4 * 512 * 256 + 768 * 1024 + 1024 + 256
-    assert 128 * made.look_up_ops(114) == pytest.approx(376.0e12, rel=1e-3)
+    assert 128 * made.narang_lookup_ops(114) == pytest.approx(376.0e12, rel=1e-3)
 
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="key_width: want an even number"):
         ProductKeysConfig(key_width=5)
-    with pytest.raises(ConfigError, match="top: want at most 4"):
-        ProductKeysConfig(keys=4, top=5)
+    with pytest.raises(ConfigError, match="top_k: want at most 4"):
+        ProductKeysConfig(keys=4, top_k=5)

@@ -87,7 +87,7 @@ def test_a_row_equals_the_equations(window: int, hidden: int | None) -> None:
 def test_documents_begin_anew_and_padding_leaves_the_state_alone() -> None:
     module, rows = built(QRNNConfig(hidden=4)), numbers(2, 8, WIDTH)
     documents, new = torch.tensor([[0, 0, 0, 1, 1, 1, 9, 9], [0, 1, 1, 2, 2, 2, 2, 2]]), torch.tensor([6, 8])
-    got, slot = module.step(rows, Context(documents=documents, new=new), None)
+    got, slot = module.step(rows, Context(documents=documents, lengths=new), None)
     for row, cuts in enumerate([((0, 3), (3, 6)), ((0, 1), (1, 3), (3, 8))]):
         for start, stop in cuts:
             torch.testing.assert_close(got[row, start:stop], plainly(module, rows[row, start:stop]))
@@ -99,7 +99,7 @@ def test_documents_begin_anew_and_padding_leaves_the_state_alone() -> None:
 def test_a_row_without_new_tokens_stays_as_it_was() -> None:
     module, rows = built(QRNNConfig()), numbers(2, 5, WIDTH)
     _, before = module.step(rows, Context(), None)
-    _, after = module.step(rows, Context(new=torch.tensor([0, 2])), before)
+    _, after = module.step(rows, Context(lengths=torch.tensor([0, 2])), before)
     for old, now in zip(before.vectors, after.vectors, strict=True):
         assert torch.equal(old[0], now[0])
         assert not torch.equal(old[1], now[1])
@@ -157,7 +157,7 @@ whole = torch.compile(model, fullgraph=True, backend="aot_eager")
 whole(ids, Context(documents=documents)).sum().backward()
 model.eval()
 assert torch.allclose(whole(ids, Context(documents=documents)), model(ids, Context(documents=documents)), atol=1e-5)
-assert model.worth_compiling()
+assert model.should_compile()
 """
 
 

@@ -74,7 +74,7 @@ def test_documents_begin_anew_but_the_first_goes_on(config: RecurrentConfig) -> 
 def test_unequal_rows_stop_where_their_tokens_end(config: RecurrentConfig) -> None:
     ours, theirs = pair(config)
     new = torch.tensor([8, 3, 1])
-    out, slot = ours.step(x(), Context(new=new), None)
+    out, slot = ours.step(x(), Context(lengths=new), None)
     for row, count in enumerate(new.tolist()):
         want, last = theirs(x()[row : row + 1, :count])
         torch.testing.assert_close(out[row : row + 1, :count], want)
@@ -87,7 +87,7 @@ def test_unequal_rows_stop_where_their_tokens_end(config: RecurrentConfig) -> No
 def test_a_row_without_new_tokens_stays_as_it_was(config: RecurrentConfig) -> None:
     ours, _ = pair(config)
     _, before = ours.step(x(), Context(), None)
-    _, after = ours.step(x(), Context(new=torch.tensor([0, 2, 0])), before)
+    _, after = ours.step(x(), Context(lengths=torch.tensor([0, 2, 0])), before)
     for old, new in zip(before.vectors, after.vectors, strict=True):
         assert torch.equal(old[[0, 2]], new[[0, 2]])
         assert not torch.equal(old[1], new[1])
@@ -97,7 +97,7 @@ def test_a_row_without_new_tokens_stays_as_it_was(config: RecurrentConfig) -> No
 def test_padding_with_a_document_number_of_its_own_is_no_piece(config: RecurrentConfig) -> None:
     ours, _ = pair(config)
     documents, new = torch.tensor([[0, 0, 1, 1, 1, 9, 9, 9]] * 3), torch.tensor([5, 2, 5])
-    out, slot = ours.step(x(), Context(documents=documents, new=new), None)
+    out, slot = ours.step(x(), Context(documents=documents, lengths=new), None)
     cut, last = ours.step(x()[:, :5], Context(documents=documents[:, :5]), None)
     torch.testing.assert_close(out[[0, 2], :5], cut[[0, 2]])
     for got, wanted in zip(slot.vectors, last.vectors, strict=True):

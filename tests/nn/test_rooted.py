@@ -5,7 +5,7 @@ import torch
 
 from heddle.core import ConfigError, replace
 from heddle.models.networks import pre_norm
-from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place, initialise
+from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place, initialize
 from heddle.nn.channels import FeedForwardConfig
 from heddle.nn.layers import RMSNormConfig
 from heddle.nn.stack import RepeatConfig, RootedConfig
@@ -19,7 +19,7 @@ X = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0))
 def test_it_begins_as_plain_depth() -> None:
     rooted, plain = PLAN.build(4, Place()), RepeatConfig(body=BODY, times=3).build(4, Place())
     for model in (rooted, plain):
-        initialise(model, INIT, depth=3, seed=0)
+        initialize(model, INIT, depth=3, seed=0)
     assert torch.equal(rooted(X, Context())[0], plain(X, Context())[0])
     assert {name for name, _ in rooted.named_parameters()} - {name for name, _ in plain.named_parameters()} == {
         "keep",
@@ -29,7 +29,7 @@ def test_it_begins_as_plain_depth() -> None:
 
 def test_each_layer_mixes_the_stream_with_the_entry_by_its_own_shares() -> None:
     rooted = PLAN.build(4, Place())
-    initialise(rooted, INIT, depth=3, seed=0)
+    initialize(rooted, INIT, depth=3, seed=0)
     with torch.no_grad():
         rooted.get_parameter("keep").copy_(torch.tensor([1.0, 0.5, 2.0]))
         rooted.get_parameter("root").copy_(torch.tensor([0.25, -1.0, 3.0]))

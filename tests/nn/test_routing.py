@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.core import ConfigError
+from heddle.core import ConfigError, decode, override, replace
 from heddle.nn.base import Context, Place, Sight
 from heddle.nn.channels import (
     CapacityConfig,
@@ -14,9 +14,9 @@ from heddle.nn.channels import (
     LoadBalancingLossConfig,
     NarangChoiceConfig,
     NarangFactorConfig,
+    PerDocumentCapacityConfig,
     Router,
     RouterConfig,
-    RowPlacesConfig,
     SigmoidChoiceConfig,
     TokenChoiceConfig,
 )
@@ -36,19 +36,19 @@ def x(length: int = 40) -> Tensor:
 
 
 def test_normalised_gates_are_the_softmax_of_the_chosen() -> None:
-    made = build(TokenChoiceConfig(top=3))
+    made = build(TokenChoiceConfig(top_k=3))
     routing = made(x(), Context(), None)
     torch.testing.assert_close(routing.gates, routing.logits.gather(-1, routing.experts).softmax(-1))
     assert torch.equal(routing.experts, routing.logits.topk(3).indices)
 
 
 def test_gates_that_are_not_normalised_are_probabilities_among_all() -> None:
-    routing = build(TokenChoiceConfig(top=1, normalised=False))(x(), Context(), None)
+    routing = build(TokenChoiceConfig(top_k=1, normalized=False))(x(), Context(), None)
     torch.testing.assert_close(routing.gates[..., 0], routing.logits.softmax(-1).max(-1).values)
 
 
 def test_selection_bias_changes_the_choice_and_not_the_gates() -> None:
-    made, selection_bias = build(TokenChoiceConfig(top=2, normalised=False)), torch.zeros(EXPERTS)
+    made, selection_bias = build(TokenChoiceConfig(top_k=2, normalized=False)), torch.zeros(EXPERTS)
     selection_bias[3] = 10.0
     routing = made(x(), Context(), selection_bias)
     assert (routing.experts[..., 0] == 3).all()
@@ -56,14 +56,14 @@ def test_selection_bias_changes_the_choice_and_not_the_gates() -> None:
 
 
 def test_jitter_moves_scores_a_little_in_training_only() -> None:
-    made = build(TokenChoiceConfig(top=1, jitter=0.01))
+    made = build(TokenChoiceConfig(top_k=1, jitter=0.01))
     still = made.eval()(x(), Context(), None).logits
     moved = made.train()(x(), Context(), None).logits
     assert 0 < (moved - still).abs().max() < 0.01 * (x().abs() @ made.scores.weight.abs().T).max()
 
 
 def test_sigmoid_gates_are_normalised_and_scaled_as_in_deepseek() -> None:
-    routing = build(SigmoidChoiceConfig(top=2, scale=2.5))(x(), Context(), torch.arange(EXPERTS) / 10)
+    routing = build(SigmoidChoiceConfig(top_k=2, scale=2.5))(x(), Context(), torch.arange(EXPERTS) / 10)
     scores = routing.logits.sigmoid()
     chosen = (scores + torch.arange(EXPERTS) / 10).topk(2).indices
     assert torch.equal(routing.experts, chosen)
@@ -73,7 +73,7 @@ def test_sigmoid_gates_are_normalised_and_scaled_as_in_deepseek() -> None:
 
 def test_a_token_looks_into_its_best_groups_only() -> None:
     config, selection_bias = (
-        SigmoidChoiceConfig(top=3, groups=4, kept=2, normalised=False),
+        SigmoidChoiceConfig(top_k=3, groups=4, top_groups=2, normalized=False),
         torch.linspace(-0.2, 0.2, 12),
     )
     made = config.build(WIDTH, 12, Place()).double()
@@ -96,11 +96,11 @@ def test_a_token_looks_into_its_best_groups_only() -> None:
 )
 def test_groups_that_cannot_be_are_refused(groups: int, kept: int, top: int, wish: str) -> None:
     with pytest.raises(ConfigError, match=wish):
-        build(SigmoidChoiceConfig(top=top, groups=groups, kept=kept))
+        build(SigmoidChoiceConfig(top_k=top, groups=groups, top_groups=kept))
 
 
 def test_a_second_expert_is_kept_as_often_as_its_gate_says() -> None:
-    made = build(NarangChoiceConfig(surely=0.4))
+    made = build(NarangChoiceConfig(second_threshold=0.4))
     torch.manual_seed(0)
     routing = made(x(4000), Context(), None)
     kept = (routing.experts[..., 1] < EXPERTS).double()
@@ -114,7 +114,7 @@ def test_a_second_expert_is_kept_as_often_as_its_gate_says() -> None:
 
 def test_experts_that_choose_take_the_same_number_of_each_rows_real_tokens() -> None:
     made = build(ExpertChoiceConfig(factor=2.0), "all")
-    routing = made(x(), Context(new=torch.tensor([40, 10])), None)
+    routing = made(x(), Context(lengths=torch.tensor([40, 10])), None)
     taken = (routing.experts < EXPERTS).sum(1)
     assert (taken[0] == 16).all()
     assert (taken[1] == 4).all()
@@ -167,7 +167,7 @@ def admitted(experts: list[list[int]], count: int, expert_capacity: int, group: 
 @pytest.mark.parametrize(("tokens", "group"), [(12, 12), (12, 6), (11, 6), (1, 4)])
 def test_places_go_to_first_choices_then_to_earlier_tokens(tokens: int, group: int) -> None:
     choices = torch.randint(4, (tokens, 2), generator=torch.Generator().manual_seed(2))  # the last number is nowhere
-    config = FactorConfig(factor=1e-9, group=group, least=2)
+    config = FactorConfig(factor=1e-9, group=group, min_capacity=2)
     assert config.drop_overflow(choices, 3).tolist() == admitted(choices.tolist(), 3, 2, group)
 
 
@@ -175,7 +175,7 @@ def test_places_go_to_first_choices_then_to_earlier_tokens(tokens: int, group: i
 def test_places_of_a_row_are_each_document_s_own(documents: list[list[int]] | None) -> None:
     choices = torch.randint(4, (2, 9, 2), generator=torch.Generator().manual_seed(2))
     packed = None if documents is None else torch.tensor(documents)
-    got = RowPlacesConfig(most=2).drop_overflow(choices, 3, packed)
+    got = PerDocumentCapacityConfig(max_capacity=2).drop_overflow(choices, 3, packed)
     for row in range(2):
         numbers = [0] * 9 if documents is None else documents[row]
         for document in set(numbers):
@@ -190,7 +190,7 @@ def test_places_of_a_row_are_each_document_s_own(documents: list[list[int]] | No
 def test_load_loss_equals_the_one_of_transformers() -> None:
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-    routing = build(TokenChoiceConfig(top=2))(x(), Context(), None)
+    routing = build(TokenChoiceConfig(top_k=2))(x(), Context(), None)
     real = torch.rand(80, generator=torch.Generator().manual_seed(3)) < 0.7
     probabilities, experts = routing.probabilities.flatten(0, 1), routing.experts.flatten(0, 1)
     ours = LoadBalancingLossConfig(weight=1.0).build(EXPERTS)(RouterStatistics(probabilities, experts, real, groups=1))
@@ -199,7 +199,7 @@ def test_load_loss_equals_the_one_of_transformers() -> None:
 
 
 def test_load_loss_of_groups_is_their_mean() -> None:
-    routing = build(TokenChoiceConfig(top=2))(x(), Context(), None)
+    routing = build(TokenChoiceConfig(top_k=2))(x(), Context(), None)
     probabilities, experts = routing.probabilities.flatten(0, 1), routing.experts.flatten(0, 1)
     made = LoadBalancingLossConfig(weight=0.01, counted="first").build(EXPERTS)
     every = torch.ones(80, dtype=torch.bool)
@@ -219,3 +219,17 @@ def test_an_even_load_costs_its_weight() -> None:
     assert made(RouterStatistics(probabilities, experts, torch.ones(10, dtype=torch.bool), 1)).item() == pytest.approx(
         0.01
     )
+
+
+def test_former_names_of_kinds_and_fields_are_accepted_with_a_hint() -> None:
+    with RouterConfig.old_names() as hints:
+        found = decode(RouterConfig, {"kind": "sigmoid_choice", "top": 3, "groups": 4, "kept": 2}, "router")
+        assert override(found, "normalised", False) == replace(found, normalized=False)
+        assert decode(CapacityConfig, "row_places", "capacity") == PerDocumentCapacityConfig()
+    assert found == SigmoidChoiceConfig(top_k=3, groups=4, top_groups=2)
+    assert hints == [
+        "router.top is now called router.top_k",
+        "router.kept is now called router.top_groups",
+        "normalised is now called normalized",
+        "capacity.kind=row_places is now called capacity.kind=per_document",
+    ]

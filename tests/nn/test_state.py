@@ -57,7 +57,7 @@ def test_a_carried_state_survives_as_named_tensors() -> None:
 
 def test_a_cache_is_not_carried_between_batches() -> None:
     cached = State.empty(1, 4).with_slot("0.mixer", cache(torch.zeros(1, 1, 1, 2), capacity=4))
-    with pytest.raises(ConfigError, match="recurrent mixers only"):
+    with pytest.raises(ConfigError, match="only recurrent models carry state"):
         cached.tensors()
 
 
@@ -66,7 +66,7 @@ def test_growing_keeps_what_was_seen() -> None:
     kept.write((torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4) * 2), torch.arange(3)[None], None)
     grown = State.empty(2, 3).with_slot("a", kept).with_slot("b", HiddenState((torch.ones(2, 5),))).resize(7)
     assert grown.capacity == 7
-    assert grown.slots["a"].places == 7
+    assert grown.slots["a"].size == 7
     assert torch.equal(grown.slots["a"].read()[1][:, :, :3], kept.read()[1])
     assert grown.slots["b"].vectors[0].shape == (2, 5)
 

@@ -41,7 +41,7 @@ def test_slots_can_be_chosen_from_and_grown() -> None:
     allowed = (torch.arange(3)[:, None] >= torch.arange(3))[None, None].expand(2, 1, 3, 3)
     _, slot = made.step(x()[:, :3], Context(state=state, allowed=allowed), None)
     assert set(slot.slots) == {"mixer", "mixer_2", "mixer_3"}
-    assert slot.resize(7).slots["mixer"].places == 7
+    assert slot.resize(7).slots["mixer"].size == 7
     picked = slot.map(lambda t: t[1:])
     assert picked.slots["mixer_2"].vectors[0].shape[0] == 1
 

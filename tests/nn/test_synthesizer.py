@@ -148,9 +148,9 @@ def test_the_cache_holds_values_alone_without_keys() -> None:
 def test_rows_past_the_tables_are_refused_in_one_line() -> None:
     module = made(RandomPatternConfig(), AloneConfig())
     long = torch.zeros(1, CONTEXT + 1, WIDTH, dtype=torch.float64)
-    with pytest.raises(UsageError, match="length 10 is past the model's context of 9"):
+    with pytest.raises(UsageError, match="length 10 exceeds the model's context of 9"):
         module(long, Context())
-    with pytest.raises(UsageError, match="length 10 is past"):
+    with pytest.raises(UsageError, match="length 10 exceeds"):
         module.step(long, Context(state=State.empty(1, CONTEXT + 1)), None)
     with pytest.raises(UsageError, match="documents or a state"):
         module.step(long, Context(state=State.empty(1, 3), documents=torch.zeros(1, 10, dtype=torch.long)), None)

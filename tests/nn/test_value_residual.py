@@ -59,18 +59,21 @@ def test_only_later_layers_have_shares_and_these_begin_as_halves() -> None:
 
 
 REFUSED: dict[str, tuple[LanguageModelConfig, str]] = {
-    "in a loop": (small(LoopConfig(body=pre_norm(FIRST, CHANNEL, norm=NORM), turns=2)), "a loop runs several times"),
+    "in a loop": (
+        small(LoopConfig(body=pre_norm(FIRST, CHANNEL, norm=NORM), turns=2)),
+        "plain in the layers of a loop",
+    ),
     "with nothing left by the first layer": (
         small(ChainConfig(bodies=(pre_norm(CHANNEL, norm=NORM), pre_norm(FIRST, norm=NORM)))),
-        "want a first layer with",
+        "the first layer has no attention with `values: value_residual`",
     ),
     "where the first layer has values of its own alone": (
         small(ChainConfig(bodies=tuple(pre_norm(one, norm=NORM) for one in (ATTENTION, FIRST)))),
-        "want a first layer with",
+        "the first layer has no attention with `values: value_residual`",
     ),
     "beside another part": (
         small(RepeatConfig(body=parallel(FIRST, CHANNEL, norm=NORM), times=2)),
-        "a branch of its own",
+        "the first layer has no attention with `values: value_residual`",
     ),
     "of another number": (
         small(ChainConfig(bodies=tuple(pre_norm(one, norm=NORM) for one in (FIRST, replace(FIRST, kv_heads=2))))),

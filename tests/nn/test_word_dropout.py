@@ -12,7 +12,7 @@ VOCAB, WIDTH = 200, 8
 
 def test_a_word_is_dropped_wherever_it_stands_and_the_others_grow() -> None:
     torch.manual_seed(0)
-    embedding = FullEmbeddingConfig(words=0.5, scale=2.0).build(VOCAB, WIDTH, Place())
+    embedding = FullEmbeddingConfig(word_dropout=0.5, scale=2.0).build(VOCAB, WIDTH, Place())
     torch.nn.init.normal_(embedding.weight)
     ids = torch.arange(VOCAB).repeat(2, 3)
     shares = (embedding(ids, Context()) / (2 * embedding.weight[ids])).detach()
@@ -26,7 +26,7 @@ def test_a_word_is_dropped_wherever_it_stands_and_the_others_grow() -> None:
 
 def test_each_forward_drops_other_words_and_none_at_rest() -> None:
     torch.manual_seed(0)
-    embedding = FullEmbeddingConfig(words=0.5).build(VOCAB, WIDTH, Place())
+    embedding = FullEmbeddingConfig(word_dropout=0.5).build(VOCAB, WIDTH, Place())
     torch.nn.init.normal_(embedding.weight)
     ids = torch.arange(VOCAB)[None]
     assert not torch.equal(embedding(ids, Context()), embedding(ids, Context()))
@@ -35,5 +35,5 @@ def test_each_forward_drops_other_words_and_none_at_rest() -> None:
 
 
 def test_dropping_every_word_is_refused() -> None:
-    with pytest.raises(ConfigError, match="words: want at least 0 and below 1"):
-        FullEmbeddingConfig(words=1.0)
+    with pytest.raises(ConfigError, match="word_dropout: want at least 0 and below 1"):
+        FullEmbeddingConfig(word_dropout=1.0)

@@ -73,7 +73,7 @@ def test_padding_and_control_tokens_are_never_hidden() -> None:
 def test_control_tokens_are_spared_wherever_their_ids_lie() -> None:
     spared = (0, 7, VOCAB - 1)
     here = batch(rows=300, length=200)
-    made = dataclasses.replace(OBJECTIVE, mask=7, spared=spared).prepare(here, SEED)
+    made = dataclasses.replace(OBJECTIVE, mask=7, never_masked=spared).prepare(here, SEED)
     hidden, among = made.weights > 0, torch.tensor(spared)
     assert not torch.isin(here.inputs[hidden], among).any(), "one was hidden"
     drawn = made.inputs[hidden & (made.inputs != here.inputs) & (made.inputs != 7)]
@@ -131,30 +131,30 @@ def test_two_halves_cost_what_the_whole_costs() -> None:
 
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="share: want above 0"):
-        MaskedTokenConfig(share=0.0)
-    with pytest.raises(ConfigError, match="masked: want 0 or more, with random at most 1"):
-        MaskedTokenConfig(masked=0.95, random=0.1)
-    with pytest.raises(ConfigError, match=r"objective\.mask: want an id"):
+    with pytest.raises(ConfigError, match="mask_rate: want above 0"):
+        MaskedTokenConfig(mask_rate=0.0)
+    with pytest.raises(ConfigError, match="mask_share: want 0 or more, with random at most 1"):
+        MaskedTokenConfig(mask_share=0.95, random=0.1)
+    with pytest.raises(ConfigError, match=r"objective\.mask: not set"):
         MaskedTokenConfig().prepare(batch(), SEED)
     with pytest.raises(ConfigError, match=r"tokenizer.special: want <\|mask\|> among them"):
         MaskedTokenConfig().resolve({"<|end|>": 3}, 4)
     for wrong, line in (
         ({"mask": 4}, "objective.mask: want an id of the tokenizer, 0 to 3"),
         ({"mask": 3, "vocab": 5}, "objective.vocab: want at most the tokenizer's 4"),
-        ({"mask": 3, "vocab": 2, "spared": (0, 1)}, "objective.vocab: .* and one that is not spared"),
+        ({"mask": 3, "vocab": 2, "never_masked": (0, 1)}, "objective.vocab: .* and one that may be masked"),
     ):
         with pytest.raises(ConfigError, match=line):
             MaskedTokenConfig(**wrong).resolve({}, 4)
-    with pytest.raises(ConfigError, match="spared: want at least 0, got -1"):
-        MaskedTokenConfig(spared=(3, -1))
+    with pytest.raises(ConfigError, match="never_masked: want at least 0, got -1"):
+        MaskedTokenConfig(never_masked=(3, -1))
     with pytest.raises(ConfigError, match="made by `prepare`"):
         OBJECTIVE(encoder(), batch())
     model = build("gpt2", layers=1, width=16, heads=2, vocab=VOCAB, context=8)
     with pytest.raises(ConfigError, match="an encoder for masked_token"):
         OBJECTIVE(model, OBJECTIVE.prepare(batch(), SEED))
     bare = build("distilbert", **ENCODERS["distilbert"], vocab=VOCAB, context=8)
-    with pytest.raises(ConfigError, match=r"model\.outputs: want masked_token among them, as presets such as"):
+    with pytest.raises(ConfigError, match=r"model\.outputs: want masked_token among them, as in the preset"):
         OBJECTIVE(bare, OBJECTIVE.prepare(batch(), SEED))
     with pytest.raises(ConfigError, match="a language model for next_token"):
         NextTokenConfig()(encoder(), batch())
@@ -162,8 +162,8 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
 
 def test_the_tokenizer_settles_what_was_left_open() -> None:
     settled = MaskedTokenConfig().resolve({"<|end|>": 30, "<|mask|>": 31}, 32)
-    assert (settled.mask, settled.vocab, settled.spared) == (31, 32, (30, 31))
-    said = MaskedTokenConfig(mask=3, vocab=9, spared=())
+    assert (settled.mask, settled.vocab, settled.never_masked) == (31, 32, (30, 31))
+    said = MaskedTokenConfig(mask=3, vocab=9, never_masked=())
     assert said.resolve({"<|end|>": 30}, 32) == said
     assert decode(ObjectiveConfig, encode(settled)) == settled
 
@@ -179,7 +179,7 @@ def run(tmp_path: Path, **changes: object) -> object:
 
 def test_an_encoder_learns_hidden_bytes_of_plain_text(tmp_path: Path) -> None:
     trainer = trainer_for(run(tmp_path, training__steps=80, every__validate=40), tmp_path / "run")
-    assert trainer.objective == MaskedTokenConfig(mask=257, vocab=258, spared=(256, 257))
+    assert trainer.objective == MaskedTokenConfig(mask=257, vocab=258, never_masked=(256, 257))
     trainer.fit()
     lines = metrics(tmp_path / "run")
     losses = [line["loss"] for line in lines if "loss" in line]

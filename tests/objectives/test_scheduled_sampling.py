@@ -38,7 +38,7 @@ from heddle.objectives import (
 from heddle.objectives.scheduled_sampling import choose_tokens, is_fully_recurrent, mix_predictions
 
 LENGTH, BATCH = 7, 5
-SCHEDULES: list[Any] = [LinearSamplingConfig(most=1.0), ExponentialSamplingConfig(), InverseSigmoidSamplingConfig()]
+SCHEDULES: list[Any] = [LinearSamplingConfig(max_rate=1.0), ExponentialSamplingConfig(), InverseSigmoidSamplingConfig()]
 ALL = torch.ones(())
 
 
@@ -77,7 +77,7 @@ def context(model: Any, batch: Batch) -> Context:
 
 def test_schedules_are_those_of_the_paper() -> None:
     steps, half = 1000, 300
-    linear = LinearSamplingConfig(most=0.8, over=0.5)
+    linear = LinearSamplingConfig(max_rate=0.8, ramp=0.5)
     assert [linear.share_at(step, steps) for step in (0, 250, 500, 900)] == pytest.approx([0, 0.4, 0.8, 0.8])
     k = 0.5 ** (1 / half)
     exponential = ExponentialSamplingConfig(half=half / steps)
@@ -98,21 +98,21 @@ def test_the_share_grows_and_stays_within_its_bounds(schedule: Any) -> None:
         assert shares == sorted(shares)
         assert 0 <= shares[0] <= shares[-1] <= 1
     assert schedule.share_at(500, 1000) == pytest.approx(0.5)
-    assert replace(schedule, most=0.3).share_at(999, 1000) == pytest.approx(0.3, abs=1e-3)
+    assert replace(schedule, max_rate=0.3).share_at(999, 1000) == pytest.approx(0.3, abs=1e-3)
 
 
 def test_teacher_forcing_has_no_dial() -> None:
     assert SequenceConfig().scheduled_value(3, 10) is None
     assert NextTokenConfig().scheduled_value(3, 10) is None
-    assert SequenceConfig(sampling=LinearSamplingConfig(most=1.0)).scheduled_value(3, 10) == pytest.approx(0.3)
+    assert SequenceConfig(sampling=LinearSamplingConfig(max_rate=1.0)).scheduled_value(3, 10) == pytest.approx(0.3)
 
 
 def test_bad_fields_are_refused_by_name() -> None:
     for made, field in (
-        (lambda: LinearSamplingConfig(most=1.5), "most"),
-        (lambda: LinearSamplingConfig(over=0.0), "over"),
+        (lambda: LinearSamplingConfig(max_rate=1.5), "max_rate"),
+        (lambda: LinearSamplingConfig(ramp=0.0), "ramp"),
         (lambda: ExponentialSamplingConfig(half=0.0), "half"),
-        (lambda: InverseSigmoidSamplingConfig(most=-0.1), "most"),
+        (lambda: InverseSigmoidSamplingConfig(max_rate=-0.1), "max_rate"),
     ):
         with pytest.raises(ConfigError, match=field):
             made()
@@ -269,7 +269,7 @@ def test_the_pass_that_chooses_tokens_adds_no_penalty() -> None:
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
 def test_a_resumed_run_with_sampling_ends_in_the_same_bits(name: str, tmp_path: Path) -> None:
     config = run_of(name, write_text(tmp_path / "text.txt"))
-    config = dataclasses.replace(config, objective=NextTokenConfig(sampling=LinearSamplingConfig(most=1.0)))
+    config = dataclasses.replace(config, objective=NextTokenConfig(sampling=LinearSamplingConfig(max_rate=1.0)))
     if name == "lstm_lm":
         config = dataclasses.replace(config, rows=StreamRows(length=8, lanes=4))
     resumes_in_the_same_bits(config, tmp_path, cut=4)

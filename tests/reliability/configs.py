@@ -116,7 +116,7 @@ def attention(draw: random.Random) -> AttentionConfig:
 def channel(draw: random.Random) -> Any:
     """Return a channel of some form."""
     experts = replace(EXPERTS, experts=draw.choice((2, 5)), shared=draw.choice((None, CHANNEL)))
-    keys = ProductKeysConfig(keys=6, heads=2, top=3, key_width=8)
+    keys = ProductKeysConfig(keys=6, heads=2, top_k=3, key_width=8)
     return draw.choice((FeedForwardConfig(hidden=24), GatedFeedForwardConfig(hidden=12), experts, keys))
 
 

@@ -68,7 +68,7 @@ class Watch(Callback):
 
 def leave_out(trainer: Trainer, steps: set[int]) -> None:
     """Let a trainer pass over some batches as if its plan had not held them; the step still counts."""
-    real = trainer._one
+    real = trainer._train_step
 
     def one(batch: Batch) -> Report:
         if trainer.step not in steps:
@@ -76,7 +76,7 @@ def leave_out(trainer: Trainer, steps: set[int]) -> None:
         nothing = torch.zeros(())
         return Report(loss=nothing, norm=nothing, bad=torch.tensor(True), tokens=0, learning_rate=0.0)
 
-    trainer._one = one  # type: ignore[method-assign]
+    trainer._train_step = one  # type: ignore[method-assign]
 
 
 def faults(each: int, first: int) -> dict[int, Fault]:

@@ -117,7 +117,7 @@ def _read(model: AutoregressiveModel, which: list[int], given: list[list[int]], 
     outputs = []
     for start in range(0, ids.shape[1], chunk):
         piece = ids[:, start : start + chunk]
-        vectors, state = model.step(piece, state, new=(lengths - start).clamp(0, piece.shape[1]))
+        vectors, state = model.step(piece, state, lengths=(lengths - start).clamp(0, piece.shape[1]))
         outputs.append(vectors)
     scores = model.head.logits(torch.cat(outputs, 1))
     return [scores[i, :n] for i, n in enumerate(lengths.tolist())]

@@ -15,7 +15,7 @@ from laws.cases import SMALL, Given, loud, own_presets
 from torch import Tensor
 
 from heddle.core import replace
-from heddle.decoding.generation import GenerationConfig
+from heddle.decoding.generation import GenerationConfig, generation_config
 from heddle.decoding.runtime import Request
 from heddle.decoding.search import BeamSearch
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
@@ -56,10 +56,18 @@ def everything(model: AutoregressiveModel, request: Request, penalty: float) -> 
     return (*words[row, :place].tolist(), int(id)), float(scores.max())
 
 
+@pytest.fixture(autouse=True)
+def beams_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search be exhaustive: a user's is refused at 1,024 beams."""
+    monkeypatch.setattr(generation_config, "MAX_ROWS", ALL)
+
+
 def trial(count: int) -> None:
     right = narrower = 0
     for name, model, request, penalty in models(count):
-        config = GenerationConfig(max_tokens=LENGTH, stop=(END,), choice=BeamSearch(beams=ALL, length_penalty=penalty))
+        config = GenerationConfig(
+            max_tokens=LENGTH, stop=(END,), strategy=BeamSearch(beams=ALL, length_penalty=penalty)
+        )
         ((found,),) = search(model, [request], config)
         ids, best = everything(model, request, penalty)
         assert found.score == pytest.approx(best, abs=1e-9), name
@@ -67,7 +75,7 @@ def trial(count: int) -> None:
         right += 1
         for beams in (1, 2, 4, 16):
             ((narrow,),) = search(
-                model, [request], replace(config, choice=BeamSearch(beams=beams, length_penalty=penalty))
+                model, [request], replace(config, strategy=BeamSearch(beams=beams, length_penalty=penalty))
             )
             assert narrow.score <= best + 1e-9, name
             narrower += narrow.score < best - 1e-9

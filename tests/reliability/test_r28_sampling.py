@@ -18,21 +18,21 @@ from heddle.decoding.sampling import PenaltyConfig
 from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import preset
 
-VOCAB, PROMPT, BATCH = 7, [1, 2, 1], 10_000
+VOCAB, PROMPT, BATCH = 7, [1, 2, 1], 1_000
 SETTINGS = {
     "greedy": GenerationConfig(),
-    "plain": GenerationConfig(choice=MultinomialSampling()),
-    "cold": GenerationConfig(choice=MultinomialSampling(temperature=0.5)),
-    "hot": GenerationConfig(choice=MultinomialSampling(temperature=1.8)),
-    "top-k": GenerationConfig(choice=MultinomialSampling(top_k=3)),
-    "top-p": GenerationConfig(choice=MultinomialSampling(top_p=0.75)),
-    "min-p": GenerationConfig(choice=MultinomialSampling(min_p=0.15)),
-    "typical": GenerationConfig(choice=MultinomialSampling(typical=0.6)),
+    "plain": GenerationConfig(strategy=MultinomialSampling()),
+    "cold": GenerationConfig(strategy=MultinomialSampling(temperature=0.5)),
+    "hot": GenerationConfig(strategy=MultinomialSampling(temperature=1.8)),
+    "top-k": GenerationConfig(strategy=MultinomialSampling(top_k=3)),
+    "top-p": GenerationConfig(strategy=MultinomialSampling(top_p=0.75)),
+    "min-p": GenerationConfig(strategy=MultinomialSampling(min_p=0.15)),
+    "typical": GenerationConfig(strategy=MultinomialSampling(typical=0.6)),
     "combined": GenerationConfig(
-        choice=MultinomialSampling(temperature=1.4, top_k=6, top_p=0.95, min_p=0.02, typical=0.9)
+        strategy=MultinomialSampling(temperature=1.4, top_k=6, top_p=0.95, min_p=0.02, typical=0.9)
     ),
-    "penalised": GenerationConfig(
-        choice=MultinomialSampling(temperature=0.9, top_p=0.9),
+    "penalized": GenerationConfig(
+        strategy=MultinomialSampling(temperature=0.9, top_p=0.9),
         penalties=PenaltyConfig(repetition=1.3, presence=0.4, frequency=0.5, bias=((0, 1.0), (4, -math.inf))),
     ),
 }
@@ -93,9 +93,9 @@ def exact(made: LanguageModel, config: GenerationConfig, new: list[int]) -> dict
         if id in PROMPT + new:
             scores[id] *= penalties.repetition if scores[id] < 0 else 1 / penalties.repetition
         scores[id] -= penalties.presence * (id in new) + penalties.frequency * new.count(id)
-    if not isinstance(config.choice, MultinomialSampling):
+    if not isinstance(config.strategy, MultinomialSampling):
         return {scores.index(max(scores)): 1.0}
-    return filtered(normal({id: math.exp(s) for id, s in enumerate(scores) if s > -math.inf}), config.choice)
+    return filtered(normal({id: math.exp(s) for id, s in enumerate(scores) if s > -math.inf}), config.strategy)
 
 
 def pairs(made: LanguageModel, config: GenerationConfig) -> dict[tuple[int, int], float]:
@@ -111,9 +111,11 @@ def drawn(made: LanguageModel, config: GenerationConfig, draws: int) -> Counter[
     """Count the pairs of so many samples, a batch of one seed at a time."""
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(-(-draws // BATCH)):
-        choice = replace(config.choice, seed=seed) if isinstance(config.choice, MultinomialSampling) else config.choice
+        choice = (
+            replace(config.strategy, seed=seed) if isinstance(config.strategy, MultinomialSampling) else config.strategy
+        )
         samples = min(BATCH, draws - seed * BATCH)
-        rows = generate(made, [PROMPT], replace(config, choice=choice, samples=samples, max_tokens=2))
+        rows = generate(made, [PROMPT], replace(config, strategy=choice, samples=samples, max_tokens=2))
         found.update(tuple(row) for row in rows)
     return found
 
@@ -170,7 +172,7 @@ def test_r28_settings_bite_and_the_test_notices_the_wrong_one(setting: str) -> N
 @pytest.mark.parametrize("name", ["gpt2", "lstm_lm"])
 def test_r28_seeded_samples_repeat_and_are_the_same_in_a_batch_and_alone(name: str) -> None:
     made = model(name)
-    for config in (SETTINGS[setting] for setting in ("greedy", "combined", "penalised")):
+    for config in (SETTINGS[setting] for setting in ("greedy", "combined", "penalized")):
         prompts, several = [PROMPT, [3], [5, 0, 4, 4]], replace(config, samples=3, max_tokens=4)
         found = generate(made, prompts, several)
         assert generate(made, prompts, several) == found

@@ -17,7 +17,7 @@ from heddle.decoding.sampling import RowPosition
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.models.networks import LanguageModel
 
-BATCH = 2_000
+BATCH = 1000
 DRAFTS = {"gpt2": "lstm_lm", "lstm_lm": "gpt2"}  # a cache guesses for hidden vectors, and the other way round
 
 
@@ -41,10 +41,10 @@ def written(made: LanguageModel, config: GenerationConfig, draft: Draft) -> list
 def drawn(made: LanguageModel, config: GenerationConfig, draft: Draft, draws: int) -> Counter[tuple[int, ...]]:
     """Count what so many samples write, a batch of one seed at a time."""
     found: Counter[tuple[int, ...]] = Counter()
-    assert isinstance(config.choice, MultinomialSampling)
+    assert isinstance(config.strategy, MultinomialSampling)
     for seed in range(-(-draws // BATCH)):
         samples = min(BATCH, draws - seed * BATCH)
-        several = replace(config, choice=replace(config.choice, seed=seed), samples=samples)
+        several = replace(config, strategy=replace(config.strategy, seed=seed), samples=samples)
         found.update(tuple(row) for row in written(made, several, draft))
     return found
 
@@ -67,7 +67,7 @@ def trial(name: str, settings: dict[str, int], new: int) -> None:
 
 @pytest.mark.parametrize("name", DRAFTS)
 def test_r28_guessed_tokens_follow_the_odds(name: str) -> None:
-    trial(name, {"plain": 2_000, "penalised": 150}, new=3)
+    trial(name, {"plain": 2_000, "penalized": 150}, new=3)
     trial(name, {"top-k": 2_000}, new=4)  # two guesses at once
 
 
@@ -76,9 +76,9 @@ def test_r28_guessed_tokens_follow_the_odds(name: str) -> None:
 @pytest.mark.parametrize("name", DRAFTS)
 def test_r28_guessed_tokens_follow_the_odds_at_full_size(name: str) -> None:
     settings = {
-        setting: 100_000 for setting, config in SETTINGS.items() if isinstance(config.choice, MultinomialSampling)
+        setting: 100_000 for setting, config in SETTINGS.items() if isinstance(config.strategy, MultinomialSampling)
     }
-    trial(name, settings | {"penalised": 5_000}, new=4)  # one row at a time, for what is penalised differs
+    trial(name, settings | {"penalized": 5_000}, new=4)  # one row at a time, for what is penalized differs
 
 
 def test_r28_a_draft_that_is_believed_too_often_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_r28_greedy_and_looked_up_tokens_are_those_of_plain_generation(name: str
         plain = generate(made, [PROMPT], config)
         assert written(made, config, LookupDraft(ahead=3, longest=2)) == plain
         tokens += sum(map(len, plain))
-        if not isinstance(config.choice, MultinomialSampling):
+        if not isinstance(config.strategy, MultinomialSampling):
             assert written(made, config, ModelDraft(model=model(DRAFTS[name]), ahead=3)) == plain
     print(f"R28 speculative, {name}: {tokens}/{tokens} greedy and looked-up tokens equal")
 

@@ -159,7 +159,7 @@ def parts() -> Iterator[tuple[str, PartConfig, Context]]:
         for where, ctx in (
             ("plain", Context()),
             ("packed", Context(documents=DOCUMENTS)),
-            ("unequal", Context(new=torch.tensor([5, 2]))),
+            ("unequal", Context(lengths=torch.tensor([5, 2]))),
         ):
             yield f"{cell.kind}, {cell.hidden or WIDTH} hidden, {where}", cell, ctx
     deep = StackedCellsConfig(cells=(QRNNConfig(hidden=3), MogrifierConfig(hidden=2, rounds=2), GRUConfig()))
@@ -173,7 +173,7 @@ def of_narang() -> Iterator[tuple[str, PartConfig, Context]]:
     contexts = {
         "plain": Context(),
         "packed": Context(documents=DOCUMENTS, positions=positions, allowed=allowed),
-        "unequal": Context(new=torch.tensor([5, 2])),
+        "unequal": Context(lengths=torch.tensor([5, 2])),
     }
     patterns = (RandomPatternConfig(), FactorizedPatternConfig(rank=2), ConstantPatternConfig(rank=2))
     mixers: tuple[MixerConfig, ...] = (
@@ -194,12 +194,12 @@ def of_narang() -> Iterator[tuple[str, PartConfig, Context]]:
 def of_experts() -> Iterator[tuple[str, PartConfig, Context]]:
     """Yield experts of every form behind every router, a memory of product keys, and a sum of parts."""
     plain, gated = FeedForwardConfig(hidden=6, activation="gelu", bias=True), GatedFeedForwardConfig(hidden=6)
-    for router in (TokenChoiceConfig(), TokenChoiceConfig(top=1, normalised=False), SigmoidChoiceConfig(scale=2.5)):
+    for router in (TokenChoiceConfig(), TokenChoiceConfig(top_k=1, normalized=False), SigmoidChoiceConfig(scale=2.5)):
         for form in (plain, gated):
             config = ExpertsConfig(experts=3, expert=form, router=router, balance=NoLoadBalancingConfig(), shared=gated)
             yield f"experts, {router}, {form.kind}", config, Context()
-            yield f"experts, {router}, {form.kind}, unequal", config, Context(new=torch.tensor([5, 2]))
-    yield "product keys", ProductKeysConfig(keys=4, heads=2, top=3, key_width=4), Context()
+            yield f"experts, {router}, {form.kind}, unequal", config, Context(lengths=torch.tensor([5, 2]))
+    yield "product keys", ProductKeysConfig(keys=4, heads=2, top_k=3, key_width=4), Context()
     yield "sum", SumConfig(parts=(AttentionConfig(heads=2), plain)), Context()
     norms = (LayerNormConfig(), RMSNormConfig())
     yield "sum, normed", SumConfig(parts=(AttentionConfig(heads=2), plain), norms=norms), Context()

@@ -77,7 +77,7 @@ def test_a_config_with_another_value_is_refused_by_its_field_or_told(run: Path) 
     plain = json.loads(path.read_text())
     plain["training"]["clip"] = 3.0
     path.write_text(json.dumps(plain))
-    with pytest.raises(DamageError, match=r"training\.clip: want 1\.0, as step-00000004 has it, found 3\.0"):
+    with pytest.raises(DamageError, match=r"training\.clip: want 1\.0, the value in step-00000004, found 3\.0"):
         resolve_run(run, [], run.parent, {})
     assert resolve_run(run, [("training.clip", 1.0)], run.parent, {}).config.training.clip == 1.0
     del plain["checksum"]

@@ -11,7 +11,7 @@ from heddle.checkpoints import find_source
 from heddle.checkpoints.store import serialize
 from heddle.text.tokenizers import CharacterTokenizer
 
-OTHER = json.dumps(CharacterTokenizer().train(["some other letters"]).plain())
+OTHER = json.dumps(CharacterTokenizer().train(["some other letters"]).to_json())
 ROLES = {"heddle_roles": {"end": 0, "begin": 1, "ends": [0, 1], "text": [[1], [0]], "source": [[1], [0]]}}
 CONFIGS = {"model_type": "gpt2", "base_model_name_or_path": "elsewhere", "peft_type": "LORA", "chat_template": "evil"}
 WEIGHTS = b"".join(bytes(block) for block in serialize({"w": torch.ones(1)}, "w"))

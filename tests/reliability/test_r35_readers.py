@@ -16,7 +16,7 @@ def trial(tmp_path: Path, loads: int) -> None:
     run, ended, saves = tmp_path / "run", threading.Event(), 0
     model = save_run(run)
     store = Store(run / "checkpoints", keep_last=1, keep_best=0)
-    texts = {"config.json": json.dumps({"model": encode(config())}), "tokenizer.json": json.dumps(TOKENIZER.plain())}
+    texts = {"config.json": json.dumps({"model": encode(config())}), "tokenizer.json": json.dumps(TOKENIZER.to_json())}
 
     def train() -> None:
         nonlocal saves

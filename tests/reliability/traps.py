@@ -72,13 +72,13 @@ class Trap:
 
     def watch(self) -> None:
         """Tell of every row that is trained on; a pipe holds some thousand rows until it is read."""
-        real, trap = Trainer._one, self
+        real, trap = Trainer._train_step, self
 
         def one(trainer: Trainer, batch: Batch) -> Report:
             trap.tell(rows=[f"{number} {digest(batch, i)}" for i, number in enumerate(batch.rows.tolist())])
             return real(trainer, batch)
 
-        Trainer._one = one  # type: ignore[method-assign]
+        Trainer._train_step = one  # type: ignore[method-assign]
 
     def before(self, real: Any) -> Any:
         """Return a function that counts, then does what the real one does."""

@@ -132,7 +132,7 @@ def test_history_is_read_once() -> None:
 
 
 def test_what_cannot_chat_is_refused() -> None:
-    with pytest.raises(UsageError, match="neither beams nor samples"):
+    with pytest.raises(UsageError, match="beams and samples are not supported"):
         talk(beams=3)
     pair = build("transformer_base", layers=1, width=16, heads=2, hidden=16, vocab=TOKENIZER.vocab, context=16)
     with pytest.raises(UsageError, match="want a language model"):

@@ -69,7 +69,7 @@ def test_shards_and_texts_give_the_same(model: LanguageModel, tmp_path: Path) ->
 
 def test_ids_that_open_a_stored_document_are_no_targets(model: LanguageModel, tmp_path: Path) -> None:
     opening = replace(TOKENIZER.special_tokens, text=SequenceTemplate(before=(TOKENIZER.end, 5, 7)))
-    tokenizer = Tokenizer(Pipeline.from_str(json.dumps(TOKENIZER.plain())), opening)
+    tokenizer = Tokenizer(Pipeline.from_str(json.dumps(TOKENIZER.to_json())), opening)
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     source = JsonlSource(path=str(tmp_path / "texts.jsonl"))
     (tmp_path / "train.txt").write_text("one to train on")

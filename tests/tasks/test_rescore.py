@@ -232,7 +232,7 @@ BAD = {
     "candidates.1: want score, as the first candidate has, got 'no scores'": {
         "candidates": [{"text": "a", "score": 1}, {"text": "b"}]
     },
-    "candidates.0.scores: want a table of numbers by name, got [1]": {"candidates": [{"text": "a", "scores": [1]}]},
+    "candidates.0.scores: want an object of numbers by name, got [1]": {"candidates": [{"text": "a", "scores": [1]}]},
     "candidates.0.text: want at most 100,000 characters, got '1,048,576'": {"candidates": ["x" * (1 << 20)]},
     "reference: want a text, got 1": {"candidates": ["a"], "reference": 1},
     "id: want a text or a whole number, got [1]": {"candidates": ["a"], "id": [1]},

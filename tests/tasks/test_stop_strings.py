@@ -17,7 +17,7 @@ from heddle.tasks.generation.stop_strings import StopStringConstraint
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import TextStream
 
-CONFIG = GenerationConfig(max_tokens=8, samples=3, choice=BeamSearch(beams=3, length_penalty=0.6))
+CONFIG = GenerationConfig(max_tokens=8, samples=3, strategy=BeamSearch(beams=3, length_penalty=0.6))
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 

@@ -36,7 +36,7 @@ def test_what_is_followed_is_what_is_generated(lm: LM, options: GenerationOption
     prompts = ["Once", "", "a long beginning"]
     rows: dict[int, str] = {0: "", 1: "", 2: ""}
     ended = {}
-    for told in lm.follow(prompts, max_tokens=12, **options):
+    for told in lm.stream_many(prompts, max_tokens=12, **options):
         assert told.row not in ended
         rows[told.row] += told.text
         if told.reason is not None:
@@ -49,7 +49,7 @@ def test_what_is_followed_is_what_is_generated(lm: LM, options: GenerationOption
 def test_a_stop_ends_one_row_and_its_text_before_the_stop(lm: LM) -> None:
     free = lm.generate(["Once", "a"], max_tokens=30, temperature=1.0)
     stop = next(c for c in free[0][3:] if c.isascii() and c.isprintable())
-    task = lm.writer()
+    task = lm.text_generator()
     config = task.generation_config({"max_tokens": 30, "temperature": 1.0})
     found = task.generate(task.requests(["Once", "a"], config), config, stop)
     assert [answer.text for answer in found] == [text.split(stop)[0] for text in free]
@@ -85,7 +85,8 @@ def wide() -> LM:
 
 @pytest.mark.parametrize("options", [*WORDS, {"temperature": 3.0, "samples": 4}], ids=str)
 def test_ids_that_the_tokenizer_does_not_know_are_never_chosen(wide: LM, options: GenerationOptions) -> None:
-    for ids in wide.generate_ids([wide.tokenizer.opened("ab"), wide.tokenizer.opened("")], max_tokens=9, **options):
+    prompts = [wide.tokenizer.encode_prompt(text) for text in ("ab", "")]
+    for ids in wide.generate_ids(prompts, max_tokens=9, **options):
         assert ids and all(id < TOKENIZER.vocab for id in ids)
     assert all(isinstance(text, str) for text in wide.generate(["ab"], max_tokens=9, **options))
 
@@ -108,14 +109,14 @@ def test_a_bias_names_tokens_by_their_text(lm: LM) -> None:
 
 @pytest.mark.parametrize("options", WORDS, ids=str)
 def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, options: GenerationOptions) -> None:
-    task = lm.writer()
-    config = task.generation_config({"max_tokens": 12, "alternatives": 2, **options})
+    task = lm.text_generator()
+    config = task.generation_config({"max_tokens": 12, "logprobs": 2, **options})
     for prompt in ("Once", ""):
         (answer,) = task.generate(task.requests([prompt], config), config)
         if "\ufffd" in answer.text:  # bytes that are no text have no score
-            ids = [*lm.tokenizer.opened(prompt), *answer.completion.ids]
+            ids = [*lm.tokenizer.encode_prompt(prompt), *answer.completion.ids]
             logprobs = lm.logits([ids]).log_softmax(-1)[0]
-            new = range(len(lm.tokenizer.opened(prompt)) - 1, len(ids) - 1)
+            new = range(len(lm.tokenizer.encode_prompt(prompt)) - 1, len(ids) - 1)
             wanted = sum(float(logprobs[at, ids[at + 1]]) for at in new)
         else:
             (scored,) = lm.score([answer.text], context=[prompt])
@@ -128,9 +129,9 @@ def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, options: 
 
 def test_the_log_probabilities_of_an_answer_are_given_its_source() -> None:
     lm = LM(loud_pair(), TOKENIZER)
-    task = lm.writer()
+    task = lm.text_generator()
     for options in ({"temperature": 1.0}, {"beams": 3}):
-        config = task.generation_config({"max_tokens": 8, "alternatives": 0, **options})  # type: ignore[typeddict-item]
+        config = task.generation_config({"max_tokens": 8, "logprobs": 0, **options})  # type: ignore[typeddict-item]
         (answer,) = task.generate(task.requests(["the cat"], config), config)
         ids = [TOKENIZER.end, *answer.completion.ids]
         logprobs = lm.logits([ids[:-1]], source=[lm.tokenizer.source("the cat")]).log_softmax(-1)[0]

@@ -13,7 +13,7 @@ from heddle.models.networks import LanguageModel
 from heddle.tasks.generation import MinimumBayesRisk, bleu_metric, bleu_score, translator
 from heddle.tasks.metrics import chrf
 
-HOW = GenerationConfig(max_tokens=12, choice=BeamSearch(beams=2, length_penalty=1.0))
+HOW = GenerationConfig(max_tokens=12, strategy=BeamSearch(beams=2, length_penalty=1.0))
 LINES = ["the cat", "", "a big dog sees the cat", "  ", "dog", "the dog and a cat"]
 
 
@@ -39,7 +39,7 @@ def test_a_translation_is_what_the_model_generates() -> None:
 
 def test_the_best_few_are_listed_with_their_scores_and_begin_with_the_best() -> None:
     model = loud_pair()
-    few = GenerationConfig(max_tokens=12, samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
+    few = GenerationConfig(max_tokens=12, samples=3, strategy=BeamSearch(beams=3, length_penalty=1.0))
     lists = list(translator(model, TOKENIZER, few).translations(LINES))
     best = list(translator(model, TOKENIZER, replace(few, samples=1)).run(LINES))
     assert [found.text for found in lists] == best
@@ -58,7 +58,9 @@ def test_coverage_and_groups_reach_the_search() -> None:
     }
     lists = {
         name: list(
-            translator(model, TOKENIZER, GenerationConfig(max_tokens=12, samples=2, choice=choice)).translations(LINES)
+            translator(model, TOKENIZER, GenerationConfig(max_tokens=12, samples=2, strategy=choice)).translations(
+                LINES
+            )
         )
         for name, choice in choices.items()
     }
@@ -69,7 +71,7 @@ def test_coverage_and_groups_reach_the_search() -> None:
 def test_the_least_risk_is_what_samples_agree_with_most() -> None:
     model, draw = (
         loud_pair(),
-        GenerationConfig(max_tokens=12, samples=6, choice=MultinomialSampling(temperature=0.7, seed=5)),
+        GenerationConfig(max_tokens=12, samples=6, strategy=MultinomialSampling(temperature=0.7, seed=5)),
     )
     drawn = list(translator(model, TOKENIZER, draw).translations(LINES))
     chosen = list(translator(model, TOKENIZER, draw, ranking=MinimumBayesRisk(chrf)).translations(LINES))

@@ -139,7 +139,7 @@ def test_a_guarded_token_that_is_not_special_comes_from_the_template_alone() -> 
     assert TOKENIZER.decode(ids) == "<think>a<think><think>b<<think><think>"
 
 
-def test_letters_that_look_alike_do_not_become_a_token_by_normalising() -> None:
+def test_letters_that_look_alike_do_not_become_a_token_by_normalizing() -> None:
     pipeline = Pipeline.from_str(TOKENIZER._pipeline.to_str())
     pipeline.normalizer = normalizers.NFKC()
     pipeline.add_tokens([AddedToken("<plan>", special=False, normalized=True)])
@@ -323,7 +323,7 @@ def test_names_of_special_tokens_do_not_change_a_fingerprint() -> None:
 
 
 def test_a_tokenizer_of_others_without_control_tokens_takes_a_plain_template() -> None:
-    pipeline = Pipeline.from_str(json.dumps(ByteTokenizer().train([]).plain() | {"added_tokens": []}))
+    pipeline = Pipeline.from_str(json.dumps(ByteTokenizer().train([]).to_json() | {"added_tokens": []}))
     bare = Tokenizer(pipeline, SpecialTokens(end=0, begin=0))
     assert not bare.special
     chat = Chat(find_template("plain", bare), bare)

@@ -69,7 +69,7 @@ def test_a_replacement_character_in_the_text_is_unknown_and_shares_no_id(text: s
 
 
 def test_a_tokenizer_whose_text_becomes_a_special_token_is_refused(tmp_path: Path) -> None:
-    plain = WordTokenizer().train(["a b c"]).plain()
+    plain = WordTokenizer().train(["a b c"]).to_json()
     plain["model"]["vocab"] = {"a": 1, "b": 2, "c": 3, "\ufffd": 4}  # as once written, from text with U+FFFD
     (tmp_path / "tokenizer.json").write_text(json.dumps(plain))
     with pytest.raises(UsageError, match=r"<\|end\|> and '\ufffd' share the id 4"):
@@ -244,7 +244,7 @@ def test_roles_that_are_not_ours_are_saved_beside_the_tokenizer(tmp_path: Path) 
     other.save(tmp_path / "tokenizer.json")
     again = load_tokenizer(tmp_path / "tokenizer.json")
     assert again.special_tokens == special_tokens
-    assert (again.opened("a"), again.whole("a"), again.source("a")) == (
+    assert (again.encode_prompt("a"), again.encode_with_special_tokens("a"), again.source("a")) == (
         [opened, 97], [opened, 97, plain.end], [opened, 97, plain.end]
     )  # fmt: skip
     assert (special_tokens.ends, special_tokens.decoder_start, special_tokens.document_start) == (

@@ -76,7 +76,7 @@ def test_a_run_stops_when_its_time_is_up_with_a_checkpoint(text: Path, tmp_path:
 
 
 def test_bad_steps_in_a_row_stop_the_run_as_often_as_asked(text: Path, tmp_path: Path) -> None:
-    trainer = trainer_for(tiny(text, training__guard__in_a_row=2), tmp_path / "run")
+    trainer = trainer_for(tiny(text, training__guard__max_consecutive=2), tmp_path / "run")
     with torch.no_grad():
         next(trainer.model.parameters()).fill_(math.nan)
     with pytest.raises(Diverged, match="2 bad steps in a row at step 2"):
@@ -200,12 +200,12 @@ def test_the_last_checkpoints_are_averaged_at_the_end_and_loaded_instead_of_the_
 
 
 def test_averaging_of_more_checkpoints_than_are_kept_is_refused(text: Path) -> None:
-    with pytest.raises(ConfigError, match=r"keep\.last: want at least 4, for training\.average_last, got 2"):
+    with pytest.raises(ConfigError, match=r"keep\.last: want at least 4, because training\.average_last needs"):
         averaged(text, training__average_last=5)
 
 
 def test_two_kinds_of_averaging_are_refused(text: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training\.average_last: want 0 beside another average"):
+    with pytest.raises(ConfigError, match=r"training\.average_last: cannot be combined with training\.average"):
         averaged(text, keep__last=9, training__average={"kind": "moving", "decay": 0.9}, training__average_last=3)
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 from reliability.harness import tiny, write_config, write_text
 
 from heddle.cli.main import main
@@ -22,7 +23,7 @@ from heddle.data.rows import StreamRows
 from heddle.data.sources import CorpusConfig, FileSplit, ParallelSource, TailSplit, TextSource
 from heddle.models.presets import PresetConfig
 from heddle.recipes import RECIPES
-from heddle.text.tokenizers import CharacterTokenizer
+from heddle.text.tokenizers import CharacterTokenizer, load_tokenizer
 from heddle.training import ResolvedRun, apply_overrides, assemble, new_folder, setup
 
 WORDS = ["training.steps=3", "every.validate=3", "every.sample=100"]
@@ -149,6 +150,49 @@ def test_evaluate_measures_the_text_that_was_held_out_in_training(
     after, said = measured()
     assert after["nats"] != pytest.approx(before["nats"])
     assert said == "heddle: the held-out text has changed since training; what is measured may have been trained on\n"
+
+
+def test_a_given_tokenizer_is_taken_by_every_verb(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tokenizer", "train", "text.txt", "vocab=300", "-o", "mytok"]) == 0
+    wanted = load_tokenizer(Path("mytok")).fingerprint
+    assert main(["data", "prepare", "text.txt", "--tokenizer", "mytok", "-o", "out"]) == 0
+    assert load_tokenizer(Path("out/tokenizer.json")).fingerprint == wanted
+    assert main(["train", "tiny.yaml", "tokenizer=mytok", *WORDS]) == 0
+    assert main(["train", "tiny.yaml", "tokenizer=tiny", "name=by_run", *WORDS]) == 0
+    assert main(["train", "tiny.yaml", "tokenizer=out", "name=by_folder", *WORDS]) == 0
+    for name in ("tiny", "by_run", "by_folder"):
+        assert load_tokenizer(Path("runs", name, "tokenizer.json")).fingerprint == wanted
+    Path("mytok").unlink()
+    assert main(["train", "tiny", "training.steps=4"]) == 0  # the run has its own
+    capsys.readouterr()
+    for word, said in {
+        "tokenizer=mytok.json": "mytok.json: no such file",
+        "tokenizer=bpee": "tokenizer.kind: want one of bpe, byte, character",
+        "tokenizer=text.txt": "text.txt: not a tokenizer",
+    }.items():
+        assert main(["train", "tiny.yaml", "name=none", word, *WORDS]) == 2
+        printed = capsys.readouterr()
+        assert said in printed.err and "reading the text" not in printed.out and not Path("runs/none").exists()
+    assert main(["tokenizer", "train", "text.txt", "--kind", "pretrained", "path=x"]) == 2
+    assert "kind: want one to train, such as bpe, got 'pretrained'" in capsys.readouterr().err
+    assert main(["tokenizer", "train", "text.txt", "--kind", "pretrained", "path=x", "special=[<|mask|>]"]) == 2
+    assert "special: want nothing, because a trained tokenizer has its own" in capsys.readouterr().err
+
+
+def test_a_tokenizer_of_another_library_is_taken(here: Path) -> None:
+    pipeline = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "<eos>": 2, "?": 3}, unk_token="?"))
+    pipeline.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    pipeline.add_special_tokens(["<eos>"])
+    Path("other").mkdir()
+    pipeline.save("other/tokenizer.json")
+    settings = {"eos_token": "<eos>", "tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "{{ messages }}"}
+    Path("other/tokenizer_config.json").write_text(json.dumps(settings))
+    for name, place in {"by_folder": "other", "by_file": "other/tokenizer.json"}.items():
+        assert main(["train", "tiny.yaml", f"tokenizer={place}", f"name={name}", *WORDS]) == 0
+        assert load_tokenizer(Path("runs", name, "tokenizer.json")).special_tokens.end == 2
+        assert Path("runs", name, "chat_template.jinja").read_text() == "{{ messages }}"
+        config = json.loads(Path("runs", name, "config.json").read_text())
+        assert config["tokenizer"]["path"] == str(here / place), "so that the run means it in any folder"
 
 
 def test_a_bare_path_for_data_finds_its_reader() -> None:
@@ -302,7 +346,7 @@ def test_a_run_is_trained_by_one_process_at_a_time() -> None:
 
 def test_a_begun_run_keeps_its_model() -> None:
     assert train("tiny.yaml", WORDS, print_only=False) == 0
-    with pytest.raises(ConfigError, match=r"model\.width: want 32, as the run has it, got 64"):
+    with pytest.raises(ConfigError, match=r"model\.width: want 32, the value of the resumed run, got 64"):
         train("runs/tiny", ["model.width=64"], print_only=False)
 
 
@@ -325,7 +369,7 @@ def test_a_run_goes_on_and_is_evaluated_in_another_working_folder(
     capsys.readouterr()
     run = str(here / "runs" / "tiny")
     assert train(run, ["training.steps=4"], print_only=False) == 0
-    assert "the data's files" not in capsys.readouterr().out
+    assert "the data files changed" not in capsys.readouterr().out
     assert main(["evaluate", "-m", run]) == 0
     assert json.loads(Path(run, "config.json").read_text())["data"]["sources"][0]["path"] == str(here / "text.txt")
 

@@ -67,7 +67,7 @@ def test_a_run_goes_on_uncompiled_and_says_so_once(
     way: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = rehearsed(tmp_path)
-    monkeypatch.setattr(room, "wants_compile", lambda *_: True)
+    monkeypatch.setattr(room, "should_compile_run", lambda *_: True)
     monkeypatch.setattr(ModelWithLoss, "compile", way)
     mended = rehearsed(tmp_path)
     with caplog.at_level(logging.WARNING, logger="heddle"):
@@ -91,14 +91,14 @@ def test_a_stream_goes_on_from_the_state_that_it_had(
         if resumed:
             trainer_for(config, tmp_path / name).fit()
         if name == "mended":
-            monkeypatch.setattr(room, "wants_compile", lambda *_: True)
+            monkeypatch.setattr(room, "should_compile_run", lambda *_: True)
             monkeypatch.setattr(ModelWithLoss, "compile", back)
         trainer_for(override(config, "training.steps", 6), tmp_path / name).fit()
     assert not differences(tmp_path / "plain", tmp_path / "mended")
 
 
 def test_several_processes_do_not_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "wants_compile", lambda *_: True)
+    monkeypatch.setattr(room, "should_compile_run", lambda *_: True)
     config = tiny(write_text(tmp_path / "text.txt"), hardware__compile="auto")
     run = build_dry_run(config)
     monkeypatch.setattr(ProcessGroup, "data_parallel", lambda _, losses: losses)
@@ -119,7 +119,7 @@ def test_whoever_asked_for_it_is_told_in_one_line(
 
 
 def test_an_error_that_is_no_compilers_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "wants_compile", lambda *_: True)
+    monkeypatch.setattr(room, "should_compile_run", lambda *_: True)
     monkeypatch.setattr(ModelWithLoss, "compile", lambda self, **_: None)
     run = rehearsed(tmp_path)
     monkeypatch.setattr(ModelWithLoss, "forward", lambda *_: broken())

@@ -13,14 +13,14 @@ from heddle.data.rows import PackedRows, PairRows
 from heddle.models.presets import PresetConfig
 from heddle.objectives import LinearSamplingConfig, NextTokenConfig, SequenceConfig
 from heddle.training import HardwareConfig, RunConfig
-from heddle.training.compiling import wants_compile
+from heddle.training.compiling import should_compile_run
 
 GPU, CPU = (Hardware(torch.device(kind), torch.bfloat16) for kind in ("cuda", "cpu"))
 
 
 def wants(config: RunConfig, hardware: Hardware = GPU) -> bool:
     with torch.device("meta"):
-        return wants_compile(config, config.model.build(), hardware)
+        return should_compile_run(config, config.model.build(), hardware)
 
 
 def run(name: str, **fields: object) -> RunConfig:

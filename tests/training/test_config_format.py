@@ -93,6 +93,9 @@ def test_an_old_config_file_loads_and_a_hint_names_each_new_key(
         ("hardware.products=float8", "hardware.matmul=float8"),
         ("also=[{data: {}}]", "mix=[{data: {}}]"),
         ("thawed=[norm.*]", "unfrozen=[norm.*]"),
+        ("training.guard.in_a_row=3", "training.guard.max_consecutive=3"),
+        ("training.guard={in_a_row: 3}", "training.guard={max_consecutive: 3}"),
+        ("objective={kind: masked_token, share: 0.3}", "objective={kind: masked_token, mask_rate: 0.3}"),
     ],
 )
 def test_an_old_override_means_the_new_one_and_says_so(old: str, new: str, caplog: pytest.LogCaptureFixture) -> None:

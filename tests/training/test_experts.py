@@ -40,6 +40,6 @@ def test_a_run_tells_of_its_experts_and_resumes_with_their_bias(tmp_path: Path) 
     assert weights[bias].abs().max() > 0
     assert all(torch.equal(weight, resumed[name]) for name, weight in weights.items())
     lines = (tmp_path / "whole" / "run" / "metrics.jsonl").read_text().splitlines()
-    metrics = [line for line in map(json.loads, lines) if "expert_load" in line]
+    metrics = [line for line in map(json.loads, lines) if "expert_load_imbalance" in line]
     assert metrics
-    assert all(line["expert_dropped"] == 0 and line["expert_load"] >= 1 for line in metrics)
+    assert all(line["expert_dropped"] == 0 and line["expert_load_imbalance"] >= 1 for line in metrics)

@@ -67,13 +67,13 @@ def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) ->
 def test_a_clipped_step_is_that_of_the_cpu(
     optimizer: OptimizerConfig, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizers, "LARGE", large)
+    monkeypatch.setattr(optimizers, "MIN_KERNEL_ELEMENTS", large)
     ids = torch.randint(0, 50, (2, 17), generator=torch.Generator().manual_seed(0))
     found = []
     for device in (torch.device("cpu"), GPU):
         model = build("first", layers=1, width=32, heads=2, vocab=50, context=16).to(device)
         guard, parts = Guard.start(GuardConfig(), device), optimizer.build(model)
-        for muon in [one for one in parts.parts if isinstance(one, Muon)]:
+        for muon in [one for one in parts.optimizers if isinstance(one, Muon)]:
             muon.dtype = torch.float64  # roundings are blown up where it is flat
         step = Step(
             ModelWithLoss(model, NextTokenConfig()), model, parts, guard, None, ProcessGroup(), 0, 0.01, 2, [None]

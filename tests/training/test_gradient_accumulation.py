@@ -64,9 +64,9 @@ def test_fixed_sums_of_two_micro_batches_are_the_plain_ones(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("micro", "world", "match"),
     [
-        (None, 1, r"training\.micro_batch: want at most the 12 rows of a process.*, got None"),
-        (6, 4, r"training\.micro_batch: want at most the 3 rows of a process.*, got 6"),
-        (2, 2, r"training\.micro_batch: want one that leaves each process 1, 2, 4, 8, \.\.\. micro-batches.*, got 2"),
+        (None, 1, r"training\.micro_batch: want 1 to 12, the rows of a process, .*, got None"),
+        (6, 4, r"training\.micro_batch: want 1 to 3, the rows of a process, .*, got 6"),
+        (2, 2, r"training\.micro_batch: want a number that gives each process 1, 2, 4, \.\.\. micro-batches.*, got 2"),
     ],
 )
 def test_micro_batches_that_would_change_with_the_processes_are_refused(

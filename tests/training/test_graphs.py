@@ -10,7 +10,7 @@ from heddle.core import ConfigError, override
 from heddle.core.system import choose_hardware
 from heddle.models.presets import build
 from heddle.training import RunConfig
-from heddle.training.compiling import wants_compile
+from heddle.training.compiling import should_compile_run
 
 
 def test_graphs_are_for_a_gpu_and_a_cpu_goes_on_without(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_graphs_are_for_a_gpu_and_a_cpu_goes_on_without(tmp_path: Path) -> None:
         text, training__steps=2, training__micro_batch=None, hardware__compile="graphs", hardware__device="cpu"
     )
     model = build("first", layers=1, width=16, heads=2, vocab=300, context=16)
-    assert not wants_compile(config, model, choose_hardware("cpu", "float32"))
+    assert not should_compile_run(config, model, choose_hardware("cpu", "float32"))
     trainer = trainer_for(config, tmp_path / "run")
     trainer.fit()
     assert trainer.step == 2
@@ -37,5 +37,5 @@ def test_what_one_replay_would_leave_to_the_next_is_refused(changes: dict[str, A
     config = RunConfig()
     for path, value in changes.items():
         config = override(config, path, value)
-    with pytest.raises(ConfigError, match=f"hardware.compile: want on, auto or off, for {why}, got 'graphs'"):
+    with pytest.raises(ConfigError, match=f"hardware.compile: want on, auto or off with {why}, got 'graphs'"):
         override(config, "hardware.compile", "graphs")

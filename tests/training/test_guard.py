@@ -23,7 +23,7 @@ def test_what_is_not_finite_is_bad_from_the_first_step(loss: float, norm: float)
     guard = new()
     assert judge(guard, norm, loss)
     assert not judge(guard, 1.0)
-    assert guard.mean == 1 and guard.good == 1 and guard.skipped == 1 and guard.row == 0
+    assert guard.mean == 1 and guard.good == 1 and guard.skipped == 1 and guard.consecutive == 0
 
 
 def test_a_spike_is_told_only_after_enough_good_steps() -> None:
@@ -73,7 +73,7 @@ def test_a_guard_goes_on_from_its_tensors() -> None:
     assert all(torch.equal(t, second.tensors()[n]) for n, t in first.tensors().items())
 
 
-@pytest.mark.parametrize("wrong", [{"spike": 0.5}, {"patience": 0}, {"in_a_row": 0}])
+@pytest.mark.parametrize("wrong", [{"spike": 0.5}, {"patience": 0}, {"max_consecutive": 0}])
 def test_nonsense_is_refused_by_name(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: want at least 1"):
         GuardConfig(**wrong)  # type: ignore[arg-type]

@@ -47,13 +47,13 @@ def test_adamw_decays_matrices_and_leaves_gains_and_biases(name: str) -> None:
         for parameter in group["params"]:
             plain = roles[optimizers.names[parameter]] in (Role.GAIN, Role.BIAS)
             assert group["weight_decay"] == (0.0 if plain else 0.3)
-    assert all(one.defaults["fused"] for one in optimizers.parts)
+    assert all(one.defaults["fused"] for one in optimizers.optimizers)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_muon_gets_the_matrices_inside_the_stack_and_nothing_else(name: str) -> None:
     model = model_of(name)
-    muon, adam = MuonConfig().build(model).parts
+    muon, adam = MuonConfig().build(model).optimizers
     assert isinstance(muon, Muon) and isinstance(adam, AdamW)
     names = {id(p): n for n, p in model.named_parameters()}
     given = {names[id(p)] for group in muon.param_groups for p in group["params"]}
@@ -111,7 +111,7 @@ def test_state_of_another_optimizer_is_refused_by_name() -> None:
     adam.step(GOOD)
     muon.step(GOOD)
     for optimizers, state in ((adam, muon.tensors()), (muon, adam.tensors())):
-        with pytest.raises(ConfigError, match=r"training\.optimizer: want the optimizer that the run began with"):
+        with pytest.raises(ConfigError, match=r"training\.optimizer: want the optimizer of the checkpoint"):
             optimizers.load(state)
 
 
@@ -189,7 +189,7 @@ def test_muon_is_torchs_muon_up_to_rounding(decay: float) -> None:
 def test_muon_multiplies_in_the_dtype_of_the_run(compute: torch.dtype | None, least: float, most: float) -> None:
     model = model_of("gpt2")
     model.compute = compute
-    muon = MuonConfig(learning_rate=1.0, momentum=0.0).build(model).parts[0]
+    muon = MuonConfig(learning_rate=1.0, momentum=0.0).build(model).optimizers[0]
     assert isinstance(muon, Muon)
     weight = next(p for p in muon.param_groups[0]["params"] if p.shape[0] == p.shape[1])
     before, draw = weight.detach().clone(), torch.Generator().manual_seed(0)

@@ -92,7 +92,7 @@ def test_changed_data_is_told_on_resume(text: Path, tmp_path: Path) -> None:
     trainer_for(short(text), tmp_path / "run").fit()
     assert "changed" not in said(short(text), tmp_path / "run")[1]
     write_text(text, lines=80, seed=1)
-    assert "changed: the data's files" in said(short(text), tmp_path / "run")[1]
+    assert "the data files changed since the checkpoint" in said(short(text), tmp_path / "run")[1]
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_streams_resumed_with_other_lanes_are_refused_by_name(text: Path, tmp_pa
     trainer_for(config, tmp_path / "run").fit()
     for batch in (8, 2):
         wrong = override(override(config, "training.batch", batch), "rows.lanes", batch)
-        with pytest.raises(ConfigError, match=rf"training\.batch: want 4, as it was.*, got {batch}"):
+        with pytest.raises(ConfigError, match=rf"training\.batch: want 4 when resuming.*, got {batch}"):
             trainer_for(wrong, tmp_path / "run")
 
 
@@ -241,7 +241,7 @@ def test_streams_go_on_in_other_micro_batches_with_each_rows_own_state(text: Pat
 
 def test_attention_refuses_streams(text: Path, tmp_path: Path) -> None:
     config = replace(short(text), rows=StreamRows(length=8, lanes=4))
-    with pytest.raises(ConfigError, match=r"rows\.kind: want packed, for attention carries no state"):
+    with pytest.raises(ConfigError, match=r"rows\.kind: want packed, because attention carries no state"):
         trainer_for(config, tmp_path / "run")
 
 
@@ -251,7 +251,7 @@ def test_attention_refuses_streams(text: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"training__micro_batch": 3}, r"training\.micro_batch: want a divisor of the 4 rows"),
+        ({"training__micro_batch": 3}, r"training\.micro_batch: want a divisor of training\.batch, 4"),
         ({"model__vocab": 100}, r"model\.vocab: want at least the tokenizer's 257, got 100"),
         ({"hardware__device": "tpu"}, "device: want one of auto, cpu"),
         ({"hardware__dtype": "int8"}, "dtype: want auto or one of"),
@@ -263,12 +263,12 @@ def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any], match: st
 
 
 def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model\.kind: want encoder_decoder, for pairs"):
+    with pytest.raises(ConfigError, match=r"model\.kind: want encoder_decoder, because rows are pairs"):
         trainer_for(replace(short(text), rows=PairRows()), tmp_path / "run")
 
 
 EARLY: dict[str, tuple[dict[str, Any], str, bool]] = {  # and whether it shows before a tokenizer is learnt
-    "streams": ({"rows": {"kind": "streams", "length": 8, "lanes": 4}}, r"rows\.kind: want packed, for", True),
+    "streams": ({"rows": {"kind": "streams", "length": 8, "lanes": 4}}, r"rows\.kind: want packed, because", True),
     "pairs": ({"rows": {"kind": "pairs"}}, r"model\.kind: want encoder_decoder", True),
     "lanes": (
         {"model": {"kind": "preset", "name": "lstm_lm"}, "rows": {"kind": "streams"}},
@@ -278,7 +278,7 @@ EARLY: dict[str, tuple[dict[str, Any], str, bool]] = {  # and whether it shows b
     "micro": ({"training__micro_batch": 3}, r"training\.micro_batch: want a divisor", True),
     "objective": ({"objective": {"kind": "sequence"}}, "objective: want an encoder-decoder", False),
     "frozen": ({"frozen": ["nothing.*"]}, r"frozen\.0: want a pattern", False),
-    "reach": ({"model": {"kind": "preset", "name": "gpt2", "context": 16}}, "length 32 is past", False),
+    "reach": ({"model": {"kind": "preset", "name": "gpt2", "context": 16}}, "length 32 exceeds", False),
 }
 
 

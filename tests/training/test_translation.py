@@ -106,7 +106,7 @@ def test_one_vocabulary_is_learnt_from_both_sides(tmp_path: Path) -> None:
 def test_rows_model_and_objective_must_fit(tmp_path: Path) -> None:
     config = tiny_pairs(tmp_path)
     model = PresetConfig(name="first", layers=1, width=16, heads=2)
-    with pytest.raises(ConfigError, match=r"model\.kind: want encoder_decoder, for pairs"):
+    with pytest.raises(ConfigError, match=r"model\.kind: want encoder_decoder, because rows are pairs"):
         trainer_for(replace(config, model=model), tmp_path / "a")
     with pytest.raises(ConfigError, match=r"rows\.kind: want pairs"):
         trainer_for(override(config, "rows", {"kind": "packed"}), tmp_path / "b")

@@ -142,7 +142,7 @@ def begun(model: Model, losses: list[float | None], patience: int) -> tuple[Star
     for number, loss in enumerate(losses):
         trainer.metric, trainer.good = loss, torch.tensor(float(number))
         callback.after_step(trainer, None)
-        if callback.begun is not None:
+        if callback.started_at is not None:
             return callback, number
     return callback, None
 

@@ -104,7 +104,7 @@ def to_adapter(source: Source, model: Model, path: Path, *, family: str | None =
     refuse_nonempty(path)
     settings = source.settings()
     if settings.get("unfrozen"):
-        raise UsageError(f"{source.path}: unfrozen weights were trained beside the adapters; write the model: --to hf")
+        raise UsageError(f"{source.path}: the run also trained base weights, so an adapter is not enough; use --to hf")
     base = str(source.base.path) if isinstance(source, AdapterSource) else settings.get("init")
     with new_folder(path) as new:
         return save_adapter(model, new, base=base or None, wanted=family).name

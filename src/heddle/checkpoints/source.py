@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from heddle.checkpoints.base import BASE, Base, BaseModel, BaseReference
 from heddle.checkpoints.formats import GgufFile, hf_config_of_gguf, is_gguf, load_gguf_model
 from heddle.checkpoints.hf import ADAPTER_CONFIG as ADAPTER
 from heddle.checkpoints.hf import (
@@ -30,7 +31,9 @@ from heddle.checkpoints.store import (
     RUNS,
     Checkpoint,
     find_run,
+    hold,
     load_checkpoint_model,
+    missing_weights,
     model_config,
     open_run,
     refuse_links,
@@ -47,10 +50,9 @@ PACKAGE = "package:"
 TEXT_FILES = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe")  # of tokenizers and chat templates
 
 
-class Source(ABC):
+class Source(BaseModel, ABC):
     """A model on disk with its config, tokenizer and chat template, each read when needed."""
 
-    path: Path
     is_run: ClassVar[bool] = False  # a run of Heddle
 
     @abstractmethod
@@ -100,8 +102,9 @@ class RunSource(Source):
         return open_run(self.path, best=self.best)
 
     def describe(self) -> str:
-        """Describe the run and its step."""
-        return f"a run of heddle at step {self.checkpoint.step}"
+        """Describe the run, its step, and the base of its frozen weights."""
+        over = "" if self.frozen_base is None else f", over {self.frozen_base.reference.name}"
+        return f"a run of heddle at step {self.checkpoint.step}{over}"
 
     def config(self) -> ModelConfig:
         """Return the model's config."""
@@ -115,12 +118,35 @@ class RunSource(Source):
         for _ in range(LOOKS):
             checkpoint = self.checkpoint
             try:
-                return load_checkpoint_model(checkpoint, self.config(), hardware)
+                frozen = {} if self.frozen_base is None else self.frozen_base.weights(self.missing())
+                return load_checkpoint_model(checkpoint, self.config(), hardware, frozen)
             except DamageError:
                 if checkpoint.path.exists() or checkpoint.path == self.path:
                     raise
-                vars(self).pop("checkpoint")
+                for name in ("checkpoint", "frozen_base"):
+                    vars(self).pop(name, None)
         raise DamageError(f"{self.path}: its checkpoints are pruned faster than they can be read")
+
+    @cached_property
+    def frozen_base(self) -> Base | None:
+        """Return the base that holds the frozen weights, if the checkpoint does not."""
+        state = self.checkpoint.state.get(BASE)
+        if state is None:
+            return None
+        reference = BaseReference.from_state(state, self.checkpoint.path)
+        return Base(reference, self.checkpoint.path.parent.parent, find_source)
+
+    def missing(self) -> frozenset[str]:
+        """Return the names of the weights that the checkpoint does not hold."""
+        return missing_weights(self.checkpoint, self.config())
+
+    def resolved(self) -> Path:
+        """Return the place of the checkpoint."""
+        return self.checkpoint.path.resolve()
+
+    def keep_for(self, run: Path) -> None:
+        """Keep the checkpoint as long as a run that needs it exists."""
+        hold(self.checkpoint.path, run)
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer."""
@@ -267,9 +293,9 @@ class AdapterSource(Source):
         """Return the base model, which must be on this machine."""
         name = base_model_name(self.path)
         if name is None or not (name.startswith(PACKAGE) or Path(name).exists()):
-            raise UsageError(f"{self.path}: an adapter for {name!r}, which is not here; name its folder in {ADAPTER}")
+            raise UsageError(f"{self.path}: base model {name!r} not found; set base_model_name_or_path in {ADAPTER}")
         if is_adapter(Path(name)):  # itself, perhaps
-            raise UsageError(f"{self.path}: an adapter over another adapter, {name!r}; want one over a model")
+            raise UsageError(f"{self.path}: the base model {name!r} is itself an adapter; want a model")
         return find_source(name)
 
     def describe(self) -> str:
@@ -347,7 +373,7 @@ def _in_package(name: str) -> Source:
         spec = None
     places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
     if not places:
-        raise UsageError(f"{PACKAGE}{name}: no such package is installed; try: pip install {name}")
+        raise UsageError(f"{PACKAGE}{name}: no such package is installed; try: pip install --no-deps {name}")
     for place in places:
         for folder in (place, *sorted(p for p in place.rglob("*") if p.is_dir())):
             found = _source_at(folder)

@@ -26,14 +26,15 @@ def group(context: typer.Context) -> None:
 @bench.command()
 def train(
     target: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE|CONFIG.yaml|RUN]", help="Nothing: the first recipe.")
+        str | None,
+        typer.Argument(metavar="[RECIPE|CONFIG.yaml|RUN]", help="What to time. Default: the first recipe."),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Such as training.activation_checkpointing=selective."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Config overrides, such as training.batch=64."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed.")] = 20,
-    warm: Annotated[int, typer.Option(min=1, help="Steps before them.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps.")] = 20,
+    warm: Annotated[int, typer.Option(min=1, help="Untimed warm-up steps.")] = 3,
     json_: Json = False,
 ) -> None:
     """Time a run's training steps on random tokens of its shape: heddle bench train gpt2 training.batch=64."""
@@ -64,12 +65,12 @@ def _table(config: "RunConfig", speed: "Speed") -> "Table":
     table.add_column("measured", justify="right")
     low, high = speed.quartiles
     table.add_row("parameters", f"{speed.parameters:,}")
-    table.add_row("tokens a second", f"{speed.tokens_per_second:,.0f}")
-    table.add_row("  half of the steps", f"{low:,.0f} to {high:,.0f}")
+    table.add_row("tokens/s", f"{speed.tokens_per_second:,.0f}")
+    table.add_row("  interquartile range", f"{low:,.0f} to {high:,.0f}")
     table.add_row("MFU", f"{speed.mfu:.1%}")
-    table.add_row("a step", f"{speed.seconds_per_step * 1e3:,.1f} ms, {speed.tokens_per_step:,} tokens")
-    table.add_row("to the end of the first step", f"{speed.first_step_seconds:.1f} s")
-    table.add_row("most memory", f"{speed.peak_bytes / 2**30:.2f} GiB")
+    table.add_row("step time", f"{speed.seconds_per_step * 1e3:,.1f} ms, {speed.tokens_per_step:,} tokens")
+    table.add_row("startup time (to the end of the first step)", f"{speed.first_step_seconds:.1f} s")
+    table.add_row("peak memory", f"{speed.peak_bytes / 2**30:.2f} GiB")
     table.add_section()
     whole = sum(speed.breakdown.values())
     for kind, seconds in speed.breakdown.items():

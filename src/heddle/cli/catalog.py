@@ -128,7 +128,7 @@ def build_catalog() -> dict[str, Any]:
         "slots": {slot.__name__: [cls.__name__ for cls in members(slot) if _own(cls)] for slot in dict.fromkeys(held)},
         "recipes": {name: {"about": first_sentence(make), "config": encode(make())} for name, make in RECIPES.items()},
         "presets": presets,
-        "old_keys": sorted({old.rpartition(".")[2] for old in RENAMED}),
+        "old_keys": sorted({old.rpartition(".")[2] for old in RENAMED}.union(*(cls.old_fields for cls in classes))),
     }
 
 

@@ -50,22 +50,24 @@ def convert(  # noqa: PLR0913 - the options are the contract
     """Convert a model: weights, tokenizer, chat template, generation config and model card."""
     from heddle.checkpoints import find_source, to_adapter, to_hugging_face, to_run
     from heddle.checkpoints.formats import unpickle_folder
-    from heddle.checkpoints.hf import refuse_nonempty
+    from heddle.checkpoints.hf import check_family, refuse_nonempty
     from heddle.core import UsageError
     from heddle.core.system import choose_hardware
 
     refuse_nonempty(target)  # before a large model is read
     if unpickle:
         if to is not None or family is not None or dtype != "float32":
-            raise UsageError("--unpickle: want no --to, --family or --dtype beside it: it keeps the format")
+            raise UsageError("--unpickle keeps the format; leave out --to, --family and --dtype")
         names = unpickle_folder(Path(source), target)
         print_message(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
         return 0
+    hardware = choose_hardware("cpu", dtype)
+    check_family(family)
     found = find_source(source, best=best)
     print_report(f"{found.path}: {found.describe()}")
     if to is None:
         to = ModelFormat.HF if found.is_run else ModelFormat.HEDDLE
-    model = found.model(choose_hardware("cpu", dtype))
+    model = found.model(hardware)
     if to is ModelFormat.PEFT:
         written = to_adapter(found, model, target, family=family)
         print_message(f"{target}: an adapter for PEFT, family {written}")

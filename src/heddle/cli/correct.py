@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heddle.tasks.correcting import CorrectedText, Corrector, CorrectorConfig, ErrorModel, Lexicon
 
 LINES = 64  # per batch
-LONGEST = 1 << 16  # bytes; a longer line is read in chunks, split between words
+MAX_LINE_BYTES = 1 << 16  # bytes; a longer line is read in chunks, split between words
 CONTINUATION_BYTES = bytes(range(0x80, 0xC0))  # of UTF-8: not the first byte of a character
 SPACE = re.compile(rb"[ \t\n]")
 Path_ = Path | None
@@ -46,7 +46,7 @@ def correct(  # noqa: PLR0913 - the options are the contract
     ] = None,
     force: Force = False,
     threshold: Annotated[
-        float | None, typer.Option(help="Change a word if the odds of the correction reach this threshold.")
+        float | None, typer.Option(help="Minimum odds: probability ratio of the correction to the written word.")
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Expected share of misspelt words.")] = None,
     no_model: Annotated[
@@ -88,7 +88,7 @@ def _refuse_beside(name: str, others: dict[str, Any]) -> None:
 
     for other, value in others.items():
         if value is not None:
-            raise UsageError(f"{other}: want none beside --{name}, which does not use it")
+            raise UsageError(f"--{other} has no effect with --{name}")
 
 
 def _learn(pairs: Path | None, learn: Path, file: str, force: bool) -> int:
@@ -97,14 +97,14 @@ def _learn(pairs: Path | None, learn: Path, file: str, force: bool) -> int:
     from heddle.tasks.correcting import ErrorModel
 
     if pairs is None:
-        raise UsageError("learn: want --pairs with it")
+        raise UsageError("--learn requires --pairs")
     if file != "-":
-        raise UsageError(f"{file}: want no text beside --learn")
+        raise UsageError(f"{file}: --learn reads no text, only --pairs")
     check_output(learn, lambda path: bool(ErrorModel.load(path)), force)
     errors = _errors(pairs)
     errors.save(learn)
     ways = sum(map(len, errors.changed.values()))
-    print_report(f"{learn}: {ways:,} edits of {len(errors.changed):,} pieces of words")
+    print_report(f"{learn}: {ways:,} edits for {len(errors.changed):,} letter sequences")
     return 0
 
 
@@ -119,14 +119,19 @@ class _Chunk:
 
 
 def _config(threshold: float | None, rate: float | None, normal: str | None) -> "CorrectorConfig":
-    from heddle.core import override
+    from heddle.core import ConfigError, override
     from heddle.tasks.correcting import CorrectorConfig
 
     form = None if normal is None else settings_of([word for word in normal.split(",") if word.strip()])
     given = {"threshold": threshold, "weights.rate": rate, "normal": form}
     config = CorrectorConfig()
     for field, value in given.items():
-        config = config if value is None else override(config, field, value)
+        try:
+            config = config if value is None else override(config, field, value)
+        except ConfigError as error:  # under the name of the option
+            raise ConfigError(
+                error.field.removeprefix("weights."), want=error.want, got=error.got, near=error.near
+            ) from None
     return config
 
 
@@ -174,14 +179,14 @@ def _chunks(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterator[_
     A long run without whitespace is not text, and is copied up to the next whitespace.
     """
     line, held, solid = 1, b"", False
-    while raw := stream.readline(LONGEST):
+    while raw := stream.readline(MAX_LINE_BYTES):
         raw, held, ended = held + raw, b"", raw.endswith(b"\n")
         if solid:
             first = SPACE.search(raw)
             cut = len(raw) if first is None else first.start()
             yield _Chunk(line, None, raw[:cut])
             raw, solid = raw[cut:], first is None
-        elif not ended and len(raw) >= LONGEST:
+        elif not ended and len(raw) >= MAX_LINE_BYTES:
             cut = 1 + max(raw.rfind(space) for space in (b" ", b"\t"))
             solid = not cut
             if solid:

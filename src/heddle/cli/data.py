@@ -32,7 +32,7 @@ def prepare(
     ],
     words: Words = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="A tokenizer.json, or a model. Default: train a BPE tokenizer.")
+        str | None, typer.Option(help="A tokenizer file, or a model. Default: train a BPE tokenizer.")
     ] = None,
     out: Annotated[Path, typer.Option("-o", "--out", help="The output folder.")] = Path("prepared"),
 ) -> None:
@@ -49,10 +49,10 @@ def prepare(
         corpus = override(corpus, path, value)
     corpus = corpus.resolve()
     check_target(out)  # before a tokenizer is trained
-    made = _tokenizer(tokenizer, corpus)
+    made, template = _tokenizer(tokenizer, corpus)
     with counted("prepare", TerminalConsole(stderr=True)) as advance:
-        prepared = write(corpus, made, out, advance, _template(tokenizer))
-    print_message(f"{out}: {'as it was, nothing has changed; ' * prepared.reused}documents: {prepared.counter}")
+        prepared = write(corpus, made, out, advance, template)
+    print_message(f"{out}: {'up to date; ' * prepared.reused}documents: {prepared.counter}")
     for side in (prepared.train, prepared.valid):
         for folder in (side / "source", side / "target") if prepared.pairs else (side,):
             shards = Shards.open(folder, verify=False)
@@ -61,26 +61,9 @@ def prepare(
             shards.close()
 
 
-def _tokenizer(name: str | None, corpus: "CorpusConfig") -> "Tokenizer":
-    from heddle.checkpoints import find_source
-    from heddle.core import UsageError
-    from heddle.text.tokenizers import BpeTokenizer, load_tokenizer
+def _tokenizer(name: str | None, corpus: "CorpusConfig") -> "tuple[Tokenizer, str | None]":
+    """Return the tokenizer, and the chat template of the model that it comes from."""
+    from heddle.checkpoints import open_tokenizer
+    from heddle.text.tokenizers import BpeTokenizer
 
-    if name is None:
-        return BpeTokenizer().train(corpus.sample())
-    path = Path(name)
-    if path.is_file() and path.suffix == ".json":
-        return load_tokenizer(path)
-    found = find_source(name).tokenizer()
-    if found is None:
-        raise UsageError(f"{name}: has no tokenizer files")
-    return found
-
-
-def _template(name: str | None) -> str | None:
-    """Return the chat template of the model that the tokenizer comes from."""
-    from heddle.checkpoints import find_source
-
-    if name is None or (Path(name).is_file() and Path(name).suffix == ".json"):
-        return None
-    return find_source(name).template()
+    return (BpeTokenizer().train(corpus.sample()), None) if name is None else open_tokenizer(name)

@@ -69,10 +69,10 @@ def generate(  # noqa: PLR0913 - the options are the contract
     best: Best = False,
     json_: Json = False,
 ) -> int:
-    """Continue prompts; with an encoder-decoder, answer them.
+    """Generate text from prompts; an encoder-decoder takes them as source.
 
-    One prompt is streamed. Of several, each text is one line (line breaks as \\n); a blank or bad prompt gives a blank
-    line. Bad prompts are reported on standard error, and the exit code is then 1.
+    One prompt is streamed. With several, each text is written on one line, with line breaks as \\n. Blank and invalid
+    prompts give blank lines. Invalid prompts are reported on standard error, and the exit code is then 1.
     """
     return _run(context.params)
 
@@ -83,11 +83,11 @@ def _run(options: opts.Options) -> int:
 
     words, file, json_ = options["prompts"] or [], options["file"], options["json_"]
     if words and file is not None:
-        raise UsageError("file: want either a file of prompts or prompts as arguments, got both")
+        raise UsageError("--file: give prompts as arguments or in a file, not both")
     if options["logprobs"] is not None and not json_:
-        raise UsageError("logprobs: want --json with it")
+        raise UsageError("--logprobs requires --json")
     if options["records"] and file is None:
-        raise UsageError("records: want --file with it")
+        raise UsageError("--records requires --file")
     if len(words) > 1 and "-" in words:
         raise UsageError("prompt: want - alone, since standard input is one prompt; --file - reads one prompt per line")
     if words == ["-"] or (not words and file is None and stdin_is_piped()):
@@ -194,7 +194,7 @@ def _job(options: opts.Options, constraints: "TextConstraints") -> _Job:
 
     stops = check_stop_strings(options["stop"])
     lm = open_model(options["model"], options["device"], options["weights"], options["best"])
-    generator = lm.writer(opts.draft_from(options))
+    generator = lm.text_generator(opts.draft_from(options))
     config = generator.generation_config(opts.generation_options_from(options))
     generator.requests([], config, constraints)  # invalid constraints are reported once, not for every prompt
     opts.warn_unused_seed(options, config)
@@ -270,7 +270,7 @@ class _Show:
             record: dict[str, Any] = {"line": number} if self.placed else {}
             record |= {"prompt": prompt} | ({"sample": sample} if self.job.config.samples > 1 else {})
             record |= {"text": answer.text, "ids": found.ids, "reason": found.reason}
-            if self.job.config.alternatives is not None:
+            if self.job.config.logprobs is not None:
                 record["tokens"] = [
                     _token(self.job, id, logprobs.logprob)
                     | {"alternatives": [_token(self.job, other, logprob) for other, logprob in logprobs.alternatives]}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heddle.lm import LM
     from heddle.tasks.generation import TextConstraints
 
-LARGEST = 1 << 24  # bytes of a schema or a grammar
+MAX_BYTES = 1 << 24  # bytes of a schema or a grammar
 
 Prompts = Annotated[
     list[str] | None,
@@ -33,7 +33,7 @@ File = Annotated[
         help="Read prompts from a file: one per line, or JSON lines with the key prompt; -: standard input.",
     ),
 ]
-Records = Annotated[bool, typer.Option("--records", help="With --file: the file is JSON lines, whatever its name.")]
+Records = Annotated[bool, typer.Option("--records", help="Read --file as JSON lines, whatever its extension.")]
 Batch = Annotated[int, typer.Option(min=1, help="Batch size: prompts per batch.")]
 MaxTokens = Annotated[int, typer.Option(help="Maximum number of new tokens.")]
 MinTokens = Annotated[
@@ -89,11 +89,10 @@ Coverage = Annotated[
     float | None,
     typer.Option(help="With --beams: weight of the coverage penalty, how much of the source was attended to."),
 ]
-Groups = Annotated[
-    int | None, typer.Option(help="With --beams: groups of diverse beam search, kept apart by --diversity.")
-]
+Groups = Annotated[int | None, typer.Option(help="With --beams: number of groups in diverse beam search.")]
 Diversity = Annotated[
-    float | None, typer.Option(help="With --groups: penalty of a token that another group chose in this step.")
+    float | None,
+    typer.Option(help="With --groups: penalty per earlier group that chose the same token in this step."),
 ]
 Seed = Annotated[
     int | None,
@@ -118,7 +117,7 @@ Require = Annotated[list[str] | None, typer.Option(help="A phrase that the new t
 Forbid = Annotated[list[str] | None, typer.Option(help="A phrase that the new text must not contain. Repeatable.")]
 
 CacheKind = Annotated[
-    str | None, typer.Option("--cache", metavar="KIND", help="The KV cache: full, or quantised to eight bits.")
+    str | None, typer.Option("--cache", metavar="KIND", help="The KV cache: full, or int8 (quantized to eight bits).")
 ]
 CompileWhen = Annotated[
     str | None,
@@ -137,24 +136,22 @@ DraftModel = Annotated[
     ),
 ]
 
-UNUSED_SEED = "seed: has no effect without sampling; --temperature 1 samples"
+UNUSED_SEED = "--seed has no effect without sampling; --temperature 1 samples"
 
 Options = Mapping[str, Any]  # command-line options by name
-RENAMED = {"logprobs": "alternatives"}
 
 
 def generation_options_from(options: Options) -> "GenerationOptions":
     """Return the generation options, under the names of the library."""
     from heddle.decoding import GenerationOptions
 
-    named = {RENAMED.get(name, name): value for name, value in options.items()}
-    found = {name: named[name] for name in GenerationOptions.__annotations__ if name in named}
+    found = {name: options[name] for name in GenerationOptions.__annotations__ if name in options}
     return cast("GenerationOptions", found | {"bias": _biases(options["bias"] or ())})
 
 
 def warn_unused_seed(options: Options, config: "GenerationConfig") -> None:
     """Warn that a seed has no effect if nothing is sampled, unless a temperature was given too."""
-    if options["seed"] is not None and options["temperature"] is None and not config.choice.draws:
+    if options["seed"] is not None and options["temperature"] is None and not config.strategy.draws:
         note(UNUSED_SEED)
 
 
@@ -180,11 +177,11 @@ def constraints_from(options: Options) -> "TextConstraints":
 
     schema, grammar = options["schema"], options["grammar"]
     if schema is not None:
-        schema = schema if schema.lstrip().startswith("{") else read_text(Path(schema), LARGEST)
+        schema = schema if schema.lstrip().startswith("{") else read_text(Path(schema), MAX_BYTES)
     return make_constraints(
         options["regex"],
         schema,
-        None if grammar is None else read_text(Path(grammar), LARGEST),
+        None if grammar is None else read_text(Path(grammar), MAX_BYTES),
         options["require"] or (),
         options["forbid"] or (),
     )

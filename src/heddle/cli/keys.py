@@ -36,7 +36,7 @@ class Entry:
 
 def explain(words: str) -> Iterator[str]:
     """Yield the lines of help about a key, or about words."""
-    from heddle.core import UsageError, meant, nearest
+    from heddle.core import UsageError, did_you_mean
 
     known, words = catalog(), words.strip()
     if not words:
@@ -48,11 +48,21 @@ def explain(words: str) -> Iterator[str]:
     shown = {place.path for place in places}
     found = [] if places and "." in words else [hit for hit in search(known, words) if hit.name not in shown]
     if not places and not found:
-        names = {name for table in known.tables.values() for name in (*table.keys, table.kind or "")}
-        near = nearest(words, names)
-        more = meant(near) if near else "; `heddle help` lists the topics"
+        near = _nearest_key(known, words)
+        more = did_you_mean(near) if near else "; `heddle help` lists the topics"
         raise UsageError(f"help: no key is called {words!r}, and no sentence has these words{more}")
     yield from _results(words, found, beside=bool(places))
+
+
+def _nearest_key(known: Catalog, words: str) -> str | None:
+    """Return the key that was perhaps meant: of a path, one of the keys below the last table."""
+    from heddle.core import nearest
+
+    above, _, last = words.rpartition(".")
+    for place in find_places(known, above) if above else ():
+        if (near := nearest(last, [name for table in place.tables for name in table.keys])) is not None:
+            return f"{above}.{near}"
+    return nearest(words, {name for table in known.tables.values() for name in (*table.keys, table.kind or "")})
 
 
 def _overview(known: Catalog) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Line-by-line input from a file or standard input; a bad line is reported, and the others are processed."""
 
-import codecs
 import io
 import os
 import stat
@@ -13,7 +12,7 @@ from typing import IO, Any, TypeVar, final
 
 from heddle.cli.terminal import is_terminal, note
 
-LONGEST = 1 << 24  # bytes of a line
+MAX_LINE_BYTES = 1 << 24  # bytes of a line
 STDIN = "standard input"
 BAD_LINES = 1  # exit code if some lines could not be used
 
@@ -87,8 +86,12 @@ def name_of(file: str) -> str:
 
 @contextmanager
 def valid_lines(file: str, line_errors: LineErrors) -> Iterator[Iterator[InputLine]]:
-    """Open the valid lines, blank ones too; a missing file is reported before a model is loaded."""
+    """Open the valid lines, blank ones too; a missing or empty file is reported before a model is loaded."""
+    from heddle.core import UsageError
+
     with open_input(file) as stream:
+        if Path(file).is_file() and not Path(file).stat().st_size:
+            raise UsageError(f"{file}: an empty file; want one line or more")
         yield _good(stream, file, line_errors)
 
 
@@ -140,7 +143,7 @@ def open_input(file: str) -> Iterator[IO[bytes]]:
 
 
 def _good(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterator[InputLine]:
-    for number, raw in enumerate(_raw(stream), 1):
+    for number, raw in enumerate(_raw(stream, file), 1):
         with line_errors.at(file, number):
             yield InputLine(number, _text(raw))
 
@@ -148,7 +151,7 @@ def _good(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterator[Inp
 def _all(stream: IO[bytes], file: str) -> Iterator[str]:
     from heddle.core import DataError
 
-    for number, raw in enumerate(_raw(stream), 1):
+    for number, raw in enumerate(_raw(stream, file), 1):
         try:
             text = _text(raw)
         except DataError as error:
@@ -156,23 +159,35 @@ def _all(stream: IO[bytes], file: str) -> Iterator[str]:
         yield text
 
 
-def _raw(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield each line as bytes; a line that is too long is cut behind the limit, so that it is recognized."""
-    first = True
-    while raw := stream.readline(LONGEST + 2):  # and its line break
-        line = raw
-        while raw and not raw.endswith(b"\n"):
-            raw = stream.readline(LONGEST)
-        yield line.removeprefix(codecs.BOM_UTF8) if first else line
-        first = False
+def _raw(stream: IO[bytes], file: str) -> Iterator[bytes]:
+    """Yield each line as bytes of UTF-8; a line that is too long is cut behind the limit, so that it is recognized.
+
+    The file is decoded as training data are: decompressed, and by its byte-order mark.
+    """
+    from heddle.core import DataError
+    from heddle.data.sources import UnreadableFile, decoded, read_faults
+
+    try:
+        with read_faults():
+            lines = decoded(stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream))  # type: ignore[arg-type]
+        while True:
+            with read_faults():
+                raw = line = lines.readline(MAX_LINE_BYTES + 2)  # and its line break
+                while raw and not raw.endswith(b"\n"):
+                    raw = lines.readline(MAX_LINE_BYTES)
+            if not line:
+                return
+            yield line
+    except UnreadableFile as fault:
+        raise DataError(f"{name_of(file)}: cannot be read: {fault.reason.words}") from fault.__cause__
 
 
 def _text(raw: bytes) -> str:
     from heddle.core import DataError
 
     line = raw.removesuffix(b"\n").removesuffix(b"\r")
-    if len(line) > LONGEST:
-        raise DataError(f"want at most {LONGEST:,} bytes in a line, found more")
+    if len(line) > MAX_LINE_BYTES:
+        raise DataError(f"want at most {MAX_LINE_BYTES:,} bytes in a line, found more")
     try:
         return line.decode()
     except UnicodeDecodeError as error:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,14 +29,13 @@ from heddle.cli.show import show
 from heddle.cli.terminal import note, print_message, show_everything
 from heddle.cli.tokenizer import tokenizer
 from heddle.cli.translate import translate
-from heddle.cli.user_code import add_user_code_options
+from heddle.cli.usage import ClickException, parser_message, typed_names
+from heddle.cli.user_code import add_shared_options
 
 if TYPE_CHECKING:
     from heddle.core import HeddleError
 
 INTERRUPTED = 130
-# The base of usage errors. Some releases of typer bundle their own click, so it is found through typer.
-ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 
 app = typer.Typer(
     name="heddle",
@@ -102,24 +101,26 @@ app.command("help")(help_)
 
 def command() -> Any:
     """Return the whole command line."""
-    return add_user_code_options(typer.main.get_command(app))
+    return add_shared_options(typer.main.get_command(app))
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. An error that the user can fix is one line on stderr."""
     show_everything()
+    whole = command()
+    typed = sys.argv[1:] if words is None else words
     try:
         with _warnings():  # in a context of its own, for `--trust-run` is for once
-            code = copy_context().run(command().main, args=words, prog_name="heddle", standalone_mode=False)
+            code = copy_context().run(whole.main, args=words, prog_name="heddle", standalone_mode=False)
     except ClickException as error:
-        return _print_error(error.format_message(), error.exit_code)
+        return _print_error(parser_message(error, whole, typed), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:
         fault = _fault(error)
         if fault is None or os.environ.get("HEDDLE_DEBUG") == "1":
             raise
-        return _print_error(str(fault), fault.exit_code)
+        return _print_error(typed_names(fault, whole, typed), fault.exit_code)
     return code if isinstance(code, int) else 0
 
 

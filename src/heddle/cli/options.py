@@ -26,8 +26,8 @@ Weights = Annotated[
     typer.Option(
         "--weights",
         metavar="KIND",
-        help="Weight format: auto, float32, bfloat16, int8 or int4. Quantized weights take less memory and time and "
-        "cost some quality: `heddle evaluate --weights` measures how much.",
+        help="Weight format: auto, float32, bfloat16, int8 or int4. int8 and int4 save memory and may cost "
+        "quality; `heddle evaluate --weights` measures how much.",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that heddle did not write.")]
@@ -43,8 +43,8 @@ def open_model(name: str | None, device: str, weights: str = "auto", best: bool 
     from heddle.lm import load
 
     lm = load(name, device=device, weights=weights, best=best)
-    if not lm.origin.ours:
-        note(lm.origin.words, DIM)
+    if not lm.origin.is_heddle:
+        note(lm.origin.description, DIM)
     return lm
 
 

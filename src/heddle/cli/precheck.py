@@ -117,8 +117,8 @@ def _check_shorthand(known: Catalog, table: Table, node: Any, key: str, path: st
         names = list(dict.fromkeys((*preset["options"], *of_model)))
         if key in names:
             return
-    wish = f"one of {', '.join(names)}" if names else "nothing, for it has no settings"
-    raise ConfigError(path, want=wish, got=key, near=nearest(key, names))
+    want = f"one of {', '.join(names)}" if names else "nothing, because it has no settings"
+    raise ConfigError(path, want=want, got=key, near=nearest(key, names))
 
 
 def _chosen(known: Catalog, key: Key, node: Any) -> Table | None:
@@ -159,7 +159,9 @@ def _check_table(known: Catalog, table: Table, data: Mapping[str, Any], path: st
         inner = f"{path}.{key}" if path else str(key)
         if key == "kind" and table.kind is not None:
             continue
+        if key in known.old_keys and key not in table.keys:
+            continue
         if key not in table.keys:
-            wish = f"one of {', '.join(table.keys)}" if table.keys else "nothing, for it has no settings"
-            raise ConfigError(inner, want=wish, got=key, near=nearest(str(key), table.keys))
+            want = f"one of {', '.join(table.keys)}" if table.keys else "nothing, because it has no settings"
+            raise ConfigError(inner, want=want, got=key, near=nearest(str(key), table.keys))
         _check_value(known, table.keys[key], value, inner)

@@ -29,7 +29,7 @@ def progress(name: str, file: str | None) -> Iterator[Passed]:
     quiet = file in (None, "-") or not console.is_terminal or is_terminal(sys.stdout)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
-        task = bar.add_task(name, total=None if quiet else _count(str(file)))
+        task = bar.add_task(name, total=None if quiet else count_lines(str(file)))
         yield lambda: bar.advance(task)
 
 
@@ -55,7 +55,7 @@ def counted(name: str, console: "Console") -> "Iterator[ProgressCallback]":
         yield passed
 
 
-def _count(file: str) -> int:
+def count_lines(file: str) -> int:
     """Count lines, of which the last may have no end."""
     count, last = 0, b"\n"
     with Path(file).open("rb") as stream:

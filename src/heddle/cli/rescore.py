@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.line_input import LONGEST, LineErrors, valid_records
+from heddle.cli.line_input import MAX_LINE_BYTES, LineErrors, valid_records
 from heddle.cli.options import Best, Device, Force, Json, Weights, check_output, open_model, settings_of
 from heddle.cli.progress import progress
 from heddle.cli.terminal import print_report, write
@@ -67,7 +67,10 @@ Normal = Annotated[str | None, typer.Option(metavar="KEY=VALUE,...", help="Norma
 Key = Annotated[str | None, typer.Option(metavar="KEY", help="The key of the reference in the lists.")]
 ScoredFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write the lists with the score of each model, to rescore them again."),
+    typer.Option(
+        metavar="FILE",
+        help="Save the lists with all model scores, to rescore them without a model.",
+    ),
 ]
 
 
@@ -80,7 +83,7 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     tune: Tune = None,
     normal: Normal = None,
     ending: Annotated[
-        TextEnding, typer.Option(help="What ends a candidate, and is scored with it.")
+        TextEnding, typer.Option(help="End marker that is appended to a candidate and scored with it.")
     ] = TextEnding.DOCUMENT,
     reference: Key = None,
     metric: Annotated[Metric, typer.Option(help="The metric: wer or bleu.")] = Metric.WER,
@@ -130,7 +133,7 @@ def _is_scored(path: Path) -> bool:
     from heddle.core.system import parse_json
 
     with path.open("rb") as file:
-        first = parse_json(file.readline(LONGEST).decode(errors="replace"))
+        first = parse_json(file.readline(MAX_LINE_BYTES).decode(errors="replace"))
     if not isinstance(first, dict) or not set(first) <= WRITTEN or not isinstance(first.get("candidates"), list):
         return False
     return all(isinstance(each, dict) and set(each) == {"text", "scores"} for each in first["candidates"])
@@ -142,7 +145,7 @@ def _check_nothing_lost(scored: Path | None, file: str, line_errors: LineErrors)
 
     lost = any(name == file for name, _ in line_errors.lines)  # not those of the file to tune on
     if lost and scored is not None and file != "-" and scored.exists() and scored.samefile(file):
-        raise UsageError(f"{scored}: left as it was, since some of its own lines would be lost")
+        raise UsageError(f"{scored}: not overwritten, because it is also the input and has invalid lines")
 
 
 def _check_no_model(
@@ -155,8 +158,8 @@ def _check_no_model(
     others = (("ending", ending is not TextEnding.DOCUMENT), *flags.items())
     for name, value in (("model", model), ("weight", common), *others):
         if value:
-            wanted = "NAME=W" if name == "weight" else "none"
-            raise UsageError(f"{name}: want {wanted} beside --no-model, since there is no model")
+            only = "; only --weight NAME=W has one" if name == "weight" else ""
+            raise UsageError(f"--{name} has no effect with --no-model{only}")
 
 
 def _form(words: str | None) -> "NormalizerConfig | None":
@@ -320,10 +323,10 @@ class _Out:
         row = {"id": each.id, "index": index, "text": text, "total": total, "scores": scores}
         write(json.dumps(row, ensure_ascii=False))
         if self.scored is not None:
-            self.scored.write((json.dumps(_whole(each, features), ensure_ascii=False) + "\n").encode())
+            self.scored.write((json.dumps(_to_record(each, features), ensure_ascii=False) + "\n").encode())
 
 
-def _whole(each: "NBest", features: "Features") -> dict[str, Any]:
+def _to_record(each: "NBest", features: "Features") -> dict[str, Any]:
     """Return a list as plain data, with the score of each model."""
     from heddle.tasks.rescoring import WORDS
 

@@ -53,19 +53,19 @@ def score(  # noqa: PLR0913 - the options are the contract
         ),
     ] = "-",
     model: Model = None,
-    by: Annotated[Unit, typer.Option(help="The unit of each line of output.")] = Unit.SENTENCE,
+    by: Annotated[Unit, typer.Option(help="Write one line per token, word or sentence.")] = Unit.SENTENCE,
     source: Annotated[
         str | None, typer.Option(help="For an encoder-decoder: the file of the sources, one per line.")
     ] = None,
-    records: Annotated[bool, typer.Option("--records", help="The file is JSON lines, whatever its name.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Read JSON lines, whatever the extension.")] = False,
     window: Annotated[int | None, typer.Option(help="Sliding window in tokens. Default: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Stride of the window in tokens. Default: half a window.")] = None,
     hide: Annotated[
         MaskScope,
-        typer.Option(help="For an encoder: mask the scored token, also the rest of its word, or the whole word."),
+        typer.Option(help="For an encoder: mask the scored token, also the rest of its word, or all of it."),
     ] = MaskScope.TOKEN,
     spaces: Annotated[
-        SpacePlacement, typer.Option(help="With --by word: which whitespace belongs to a word.")
+        SpacePlacement, typer.Option(help="With --by word: count the whitespace before or after a word as part of it.")
     ] = SpacePlacement.BEFORE,
     device: Device = "auto",
     weights: Weights = "auto",
@@ -77,11 +77,11 @@ def score(  # noqa: PLR0913 - the options are the contract
     Blank lines are skipped. A line that cannot be scored is reported on standard error and left out; the exit code is
     then 1.
     """
-    from heddle.core import ConfigError
+    from heddle.core import UsageError
     from heddle.tasks.scoring import ScoringConfig, text_scorer
 
     if spaces is SpacePlacement.AFTER and by is not Unit.WORD:
-        raise ConfigError("spaces", want="after only with --by word", got=spaces.value)
+        raise UsageError("--spaces after requires --by word")
     config = ScoringConfig(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
     records = records or Path(file).suffix == ".jsonl"
     line_errors = LineErrors()
@@ -89,12 +89,9 @@ def score(  # noqa: PLR0913 - the options are the contract
         lm = open_model(model, device, weights, best)
         task = text_scorer(lm.model, lm.tokenizer, config)
         if not records and task.wants_source != (source is not None):
-            want = (
-                "a file of sources, for an encoder-decoder"
-                if task.wants_source
-                else "none, for a model without a source"
-            )
-            raise ConfigError("source", want=want, got=source)
+            if source is None:
+                raise UsageError("--source is required: the model is an encoder-decoder, which reads a source")
+            raise UsageError(f"--source {source}: the model is no encoder-decoder and reads no source")
         for batch in _batches(inputs, 1 if is_interactive(file) else LINES):
             _write(task, batch, by, file, line_errors)
     return line_errors.code()
@@ -107,14 +104,14 @@ def _inputs(file: str, source: str | None, records: bool, line_errors: LineError
 
     if records:
         if source is not None:
-            raise UsageError("source: want no file of sources beside JSON lines, which have their own")
+            raise UsageError("--source: JSON lines have their own sources; leave it out")
         with valid_records(file, line_errors) as found:
             yield _recorded(found, file, line_errors)
     elif source is None:
         with valid_lines(file, line_errors) as lines:
             yield _plain(lines)
     elif source == file:
-        raise UsageError(f"source: want another file than that of the texts, got {file}")
+        raise UsageError(f"--source {file}: want another file than that of the texts")
     else:
         with valid_lines(file, line_errors) as lines, valid_lines(source, line_errors) as sources:
             yield _pair_by_line(lines, sources, file, line_errors)

@@ -30,10 +30,10 @@ def show(
     json_: Json = False,
 ) -> None:
     """Show what a model is made of, and what it costs."""
-    from heddle.models import summarise
+    from heddle.models import summarize
 
     config = find_config(model)
-    summary = summarise(config)
+    summary = summarize(config)
     if json_:
         write(json.dumps(summary.plain(), ensure_ascii=False))
         return
@@ -73,13 +73,11 @@ def find_config(name: str) -> "ModelConfig":
     return _decoded(read_config(folder / CONFIG), str(folder / CONFIG))
 
 
-def _decoded(data: Any, name: str) -> "ModelConfig":
+def _decoded(data: dict[str, Any], name: str) -> "ModelConfig":
     from heddle.checkpoints.store import load_config
-    from heddle.core import ConfigError, decode
+    from heddle.core import decode
     from heddle.models.networks import ModelConfig
 
-    if not isinstance(data, dict):
-        raise ConfigError(name, want="a table that describes a run or a model", got=data)
     of_run = "model" in data
     if of_run:
         data = load_config(data, Path(name))
@@ -103,7 +101,7 @@ def _tree(name: str, config: "ModelConfig", summary: "Summary") -> "Tree":
 
 
 def _facts(summary: "Summary") -> dict[str, str]:
-    ops = {} if summary.paper_ops is None else {"ops of the paper": f"{summary.paper_ops / 1e12:.2f} T"}
+    ops = {} if summary.paper_ops is None else {"multiply-adds (Narang)": f"{summary.paper_ops / 1e12:.2f} T"}
     return ops | {
         "parameters": f"{summary.parameters:,}",
         "FLOPs per token": f"{summary.flops_per_token:,} in training, {summary.flops_per_token_forward:,} forward",

@@ -37,7 +37,7 @@ def train(
     from heddle.text.tokenizers import TokenizerConfig, load_tokenizer
 
     config = decode(TokenizerConfig, {"kind": kind} | settings_of(words or []))
-    check_output(out, lambda path: not load_tokenizer(path).papers(), force)  # an imported one has papers
+    check_output(out, lambda path: not load_tokenizer(path).special_tokens_config(), force)  # only imported ones have
     counter = DocumentCounter()
     made = config.train(corpus_for(data).sample(counter=counter))
     if counter.faulty:

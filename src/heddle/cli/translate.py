@@ -12,7 +12,7 @@ import typer
 
 from heddle.cli.line_input import InputLine, LineErrors, is_interactive, read_lines, valid_lines
 from heddle.cli.options import Best, Device, Json, Model, Weights, open_model
-from heddle.cli.progress import progress
+from heddle.cli.progress import count_lines, progress
 from heddle.cli.terminal import print_report, write
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from heddle.lm import LM
     from heddle.tasks.generation import CandidateRanking, Translation, Translator
 
-STRETCH = 2.0  # new tokens per source token, at most
+MAX_LENGTH_RATIO = 2.0  # new tokens per source token, at most
 Options = dict[str, Any]  # command-line options; None: not given
 Method = tuple["GenerationConfig", "CandidateRanking"]  # how to generate candidates, and how to rank them
 
@@ -49,7 +49,7 @@ def translate(  # noqa: PLR0913 - the options are the contract
     ] = None,
     groups: Annotated[int | None, typer.Option(help="Groups of diverse beam search.")] = None,
     diversity: Annotated[
-        float | None, typer.Option(help="Penalty of a token that another group chose in this step.")
+        float | None, typer.Option(help="Diversity penalty of a token, per earlier group that chose it in this step.")
     ] = None,
     samples: Annotated[int | None, typer.Option(help="With --choose mbr: number of samples. Default: 32.")] = None,
     utility: Annotated[
@@ -77,6 +77,9 @@ def translate(  # noqa: PLR0913 - the options are the contract
     a blank line, or is missing in the JSON; the exit code is then 1. With --reference the BLEU score follows, on
     standard error or as the last JSON line.
     """
+    from heddle.core import check_at_least
+
+    check_at_least(1, batch=batch)
     _check_case(reference, lowercase)
     search_options: Options = {"beams": beams, "length_penalty": length_penalty, "coverage": coverage}
     search_options |= {"groups": groups, "diversity": diversity}
@@ -86,7 +89,7 @@ def translate(  # noqa: PLR0913 - the options are the contract
     )
     line_errors, show = (
         LineErrors(),
-        _Show(n_best, json_, None if reference is None else _references(reference, lowercase)),
+        _Show(n_best, json_, None if reference is None else _references(reference, file, lowercase)),
     )
     with valid_lines(file, line_errors) as lines:
         _run(_task(open_model(model, device, weights, best), method, batch, file), lines, file, line_errors, show)
@@ -99,23 +102,24 @@ def translate(  # noqa: PLR0913 - the options are the contract
 
 def _beam_search(search_options: Options, sampling_options: Options, n_best: int, max_tokens: int) -> Method:
     """Return the config of beam search."""
-    from heddle.core import ConfigError
+    from heddle.core import ConfigError, check_at_least
     from heddle.decoding import generation_config
     from heddle.tasks.generation import SearchOrder
 
     _refuse(sampling_options, Selection.MBR)
     beams = 4 if search_options["beams"] is None else search_options["beams"]
+    check_at_least(1, beams=beams)
     if not 1 <= n_best <= beams:
         raise ConfigError("n_best", want=f"1 to the {beams} beams", got=n_best)
     default = {"length_penalty": 1.0} if beams > 1 and search_options["length_penalty"] is None else {}
-    amounts = {"samples": n_best, "max_tokens": max_tokens, "stretch": STRETCH}
+    amounts = {"samples": n_best, "max_tokens": max_tokens, "max_length_ratio": MAX_LENGTH_RATIO}
     options: Any = {**search_options, **default, **amounts, "beams": beams}
     return generation_config(options), SearchOrder()
 
 
 def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_best: int, max_tokens: int) -> Method:
     """Return the config of sampling, and the ranking by minimum Bayes risk."""
-    from heddle.core import ConfigError
+    from heddle.core import ConfigError, check_at_least
     from heddle.decoding.generation import GenerationConfig, MultinomialSampling
     from heddle.tasks.generation import MinimumBayesRisk
     from heddle.tasks.metrics import similarity_named
@@ -123,10 +127,13 @@ def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_be
     _refuse(search_options, Selection.BEAMS)
     options: Options = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0}
     options |= {name: value for name, value in sampling_options.items() if value is not None}
+    check_at_least(1, samples=options["samples"])
     if not 1 <= n_best <= options["samples"]:
         raise ConfigError("n_best", want=f"1 to the {options['samples']} samples", got=n_best)
     choice = MultinomialSampling(temperature=options["temperature"], seed=options["seed"])
-    config = GenerationConfig(max_tokens=max_tokens, choice=choice, samples=options["samples"], stretch=STRETCH)
+    config = GenerationConfig(
+        max_tokens=max_tokens, strategy=choice, samples=options["samples"], max_length_ratio=MAX_LENGTH_RATIO
+    )
     return config, MinimumBayesRisk(similarity_named(options["utility"]))
 
 
@@ -134,15 +141,15 @@ def _check_case(reference: Path | None, lowercase: bool) -> None:
     from heddle.core import UsageError
 
     if lowercase and reference is None:
-        raise UsageError("lowercase: want --reference with it")
+        raise UsageError("--lowercase requires --reference")
 
 
-def _refuse(options: Options, meant: Selection) -> None:
-    from heddle.core import ConfigError
+def _refuse(options: Options, required: Selection) -> None:
+    from heddle.core import UsageError
 
     for name, value in options.items():
         if value is not None:
-            raise ConfigError(name, want=f"it only with --choose {meant}", got=value)
+            raise UsageError(f"--{name.replace('_', '-')} is only used with --choose {required}")
 
 
 def _task(lm: "LM", method: Method, batch: int, file: str) -> "Translator":
@@ -154,12 +161,18 @@ def _task(lm: "LM", method: Method, batch: int, file: str) -> "Translator":
     return translator(lm.model, lm.tokenizer, config, batch, ranking=ranking)
 
 
-def _references(reference: Path, lowercase: bool) -> list[str]:
+def _references(reference: Path, file: str, lowercase: bool) -> list[str]:
+    """Read the references; refuse, before the translation, another number of them than of lines."""
+    from heddle.core import DataError
     from heddle.tasks.generation import bleu_metric
 
     bleu_metric(lowercase=lowercase)  # fails before the translation if sacrebleu is missing
     with read_lines(str(reference)) as lines:
-        return list(lines)
+        found = list(lines)
+    wanted = count_lines(file) if Path(file).is_file() else len(found)
+    if len(found) != wanted:
+        raise DataError(f"{reference}: want {wanted:,} lines, one for each of {file}, found {len(found):,}")
+    return found
 
 
 # --- line by line -----------------------------------------------------------------------------------------------------
@@ -178,7 +191,7 @@ class _Show:
         from heddle.core import UsageError
 
         if self.n_best > 1 and not self.json:
-            raise UsageError("n_best: want --json with it, since a line of text is one translation")
+            raise UsageError("--n-best above 1 requires --json")
 
     def line(self, line: InputLine, found: "Translation | None") -> None:
         """Write the translation of a line, or a blank line if there is none, so that lines correspond."""

@@ -1,4 +1,4 @@
-"""Core: what knows nothing of language: configs, errors, seeds, shapes; `core.system` has files and devices."""
+"""Core: configs, errors, seeds, shapes, independent of language models; `core.system` has files and devices."""
 
 from heddle import __version__ as VERSION
 from heddle.core.config import (
@@ -24,9 +24,9 @@ from heddle.core.errors import (
     MissingExtra,
     UsageError,
     brief,
+    did_you_mean,
     first_line,
     hint,
-    meant,
     nearest,
     system_fault,
     system_faults,

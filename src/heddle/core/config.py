@@ -6,6 +6,8 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -17,13 +19,18 @@ C = TypeVar("C", bound="Config")
 T = TypeVar("T", bound="Config")
 Plain = Any  # what JSON can hold: None, bool, int, float, str, list, dict
 
-DEEPEST = 60  # levels of nesting; no honest config comes near, and recursion stays safe
+MAX_DEPTH = 60  # levels of nesting; real configs have far fewer, and recursion stays safe
+
+
+_renamed: ContextVar[list[str] | None] = ContextVar("_renamed", default=None)
 
 
 class Config:
     """Base of every config. A direct abstract subclass is a family; `@part` gives a member its kind."""
 
     kind: ClassVar[str | None] = None
+    old_kind: ClassVar[str | None] = None  # what the kind was called before; still accepted
+    old_fields: ClassVar[Mapping[str, str]] = {}  # former names of fields, still accepted: the names of today
 
     def __post_init__(self) -> None:
         """Check the ranges of the fields; a class with a check of its own calls this first."""
@@ -33,12 +40,22 @@ class Config:
         """Return the tree that this config stands for; a shorthand (such as a preset) overrides it."""
         return self
 
+    @staticmethod
+    @contextmanager
+    def old_names() -> Iterator[list[str]]:
+        """Collect a hint for each former name of a kind or field that is decoded meanwhile."""
+        token = _renamed.set(hints := list[str]())
+        try:
+            yield hints
+        finally:
+            _renamed.reset(token)
+
     def left_out(self) -> list[str]:
         """Return the fields that mean nothing in this config, such as options that a preset does not have."""
         return []
 
-    def amended(self, path: str, value: Plain) -> "Config":
-        """Return a shorthand with a change in the tree that it stands for; one may remember it and stay short."""
+    def with_override(self, path: str, value: Plain) -> "Config":
+        """Return a shorthand with a change in the tree that it stands for; a preset stores the override."""
         return override(self.expand(), path, value)
 
 
@@ -49,13 +66,13 @@ def settings(cls: type[T]) -> type[T]:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def part(kind: str) -> Callable[[type[T]], type[T]]:
-    """Make a class a frozen, keyword-only config, filed in its family under a kind."""
+def part(kind: str, was: str | None = None) -> Callable[[type[T]], type[T]]:
+    """Make a class a frozen, keyword-only config, filed in its family under a kind; `was`: the kind's former name."""
 
     def mark(cls: type[T]) -> type[T]:
         made = dataclass(frozen=True, kw_only=True)(cls)
         _refuse_taken(made, kind)
-        made.kind = kind
+        made.kind, made.old_kind = kind, was
         return made
 
     return mark
@@ -67,7 +84,7 @@ def _refuse_taken(cls: type[Config], kind: str) -> None:
     taken = [kinds(one)[kind] for one in families if kind in kinds(one)]
     for own in taken if not cls.__module__.startswith("heddle.") else ():
         if own.__module__.startswith("heddle."):
-            raise ConfigError(f"{cls.__name__}.kind", want=f"a new name, for the library has {own.__name__}", got=kind)
+            raise ConfigError(f"{cls.__name__}.kind", f"{kind!r} is taken by the library's {own.__name__}")
 
 
 def kinds(family: type[T]) -> dict[str, type[T]]:
@@ -117,11 +134,12 @@ def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Con
         data = {"kind": data}
     plain = dataclasses.is_dataclass(cls)
     if not isinstance(data, Mapping) or not (known or plain):
-        wish = f"a {cls.__name__} (keys {', '.join(field_types(cls))})" if plain else _expected(known)
-        raise ConfigError(path, want=wish, got=data)
+        want = f"a {cls.__name__} (keys {', '.join(field_types(cls))})" if plain else _expected(known)
+        raise ConfigError(path, want=want, got=data)
     keys = dict(data)
     if known:
         cls = _choose_kind(cls, known, keys, path)
+    keys = _current_fields(cls, keys, path)
     hints = field_types(cls)
     for key in keys:
         if key not in hints:
@@ -132,13 +150,13 @@ def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Con
 
 
 def _check_depth(path: str, depth: int) -> None:
-    if depth > DEEPEST:
-        raise ConfigError(path[:200], want=f"at most {DEEPEST} levels of nesting", got="more")
+    if depth > MAX_DEPTH:
+        raise ConfigError(path[:200], want=f"at most {MAX_DEPTH} levels of nesting", got="more")
 
 
 def _fields(hints: Mapping[str, Any]) -> str:
-    """Say which fields there are."""
-    return f"one of {', '.join(hints)}" if hints else "nothing, for it has no settings"
+    """Return which fields there are."""
+    return f"one of {', '.join(hints)}" if hints else "nothing, because it has no settings"
 
 
 def _inner(path: str, key: object) -> str:
@@ -156,9 +174,32 @@ def _choose_kind(cls: type[Config], known: dict[str, type[Config]], keys: dict[s
             return next(iter(known.values()))
         raise ConfigError(where, want=_expected(known), got="nothing")
     kind = keys.pop("kind")
+    old = {one.old_kind: new for new, one in known.items()}
+    if isinstance(kind, str) and kind not in known and kind in old:
+        _note_renamed(f"{where}={kind}", f"{where}={old[kind]}")
+        kind = old[kind]
     if not isinstance(kind, str) or kind not in known:
         raise ConfigError(where, want=_expected(known), got=kind, near=nearest(str(kind)[:80], known))
     return known[kind]
+
+
+def _current_fields(cls: type[Config], keys: Mapping[str, Plain], path: str) -> dict[str, Plain]:
+    """Return plain data with former names of fields replaced by those of today."""
+    if not any(key in cls.old_fields for key in keys):
+        return dict(keys)
+    return {_current_field(cls, key, path) if isinstance(key, str) else key: value for key, value in keys.items()}
+
+
+def _current_field(cls: type[Config], key: str, path: str) -> str:
+    if key not in cls.old_fields:
+        return key
+    _note_renamed(_inner(path, key), _inner(path, cls.old_fields[key]))
+    return cls.old_fields[key]
+
+
+def _note_renamed(old: str, new: str) -> None:
+    if (hints := _renamed.get()) is not None:
+        hints.append(f"{old} is now called {new}")
 
 
 def _expected(known: Mapping[str, object]) -> str:
@@ -172,7 +213,7 @@ def _construct(cls: type[T], values: Mapping[str, object], path: str) -> T:
     try:
         return cls(**values)
     except ConfigError as error:
-        raise error.inside(path) from None
+        raise error.with_prefix(path) from None
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:
@@ -194,7 +235,7 @@ def decode_value(hint: Any, value: Plain, path: str, depth: int = 0) -> object:
         return _decode_tuple(arguments, value, path, depth)
     if origin is dict:
         if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-            raise ConfigError(path, want="a table of names", got=value)
+            raise ConfigError(path, want="a mapping with names as keys", got=value)
         return {k: decode_value(arguments[1], v, _inner(path, k), depth + 1) for k, v in value.items()}
     if isinstance(hint, type) and issubclass(hint, Config):
         return _decode_config(hint, value, path, depth)
@@ -293,7 +334,7 @@ def override(config: T, path: str, value: Plain) -> T:
 
 def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) -> Any:
     if not keys:
-        return decode_value(hint, _merge_kind(node, typed_value(value, hint)), path)
+        return decode_value(hint, _merge_kind(node, typed_value(value, hint), path), path)
     key, rest = keys[0], keys[1:]
     inner = f"{path}.{key}" if path else key
     if isinstance(node, Config):
@@ -316,6 +357,7 @@ def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) ->
 def _override_field(node: Config, keys: list[str], value: Plain, path: str, hint: Any) -> Any:
     key, hints = keys[0], field_types(type(node))
     inner = f"{path}.{key}" if path else key
+    key = _current_field(type(node), key, path)
     if keys == ["kind"] and node.kind is not None:
         return decode_value(hint, value, path)
     if key in hints:
@@ -323,9 +365,9 @@ def _override_field(node: Config, keys: list[str], value: Plain, path: str, hint
         return _construct(type(node), fields_of(node) | {key: changed}, path)
     try:
         if node.expand() is not node:
-            return node.amended(".".join(keys), typed_value(value, Any))
+            return node.with_override(".".join(keys), typed_value(value, Any))
     except ConfigError as error:
-        raise error.inside(path) from None
+        raise error.with_prefix(path) from None
     raise ConfigError(inner, want=_fields(hints), got=key, near=nearest(key, hints))
 
 
@@ -337,12 +379,12 @@ def _item(hint: Any, index: int) -> Any:
 
 
 def _nested(keys: list[str], value: Plain) -> Plain:
-    """Return the tables that a path into nothing stands for."""
+    """Return nested dicts for a path whose parents do not exist."""
     return {keys[0]: _nested(keys[1:], value)} if keys else value
 
 
-def _merge_kind(node: object, value: Plain) -> Plain:
+def _merge_kind(node: object, value: Plain, path: str) -> Plain:
     """Let `{width: 3}` without a kind mean "this part with another width"."""
     if isinstance(node, Config) and isinstance(value, Mapping) and "kind" not in value:
-        return encode(node) | dict(value)
+        return encode(node) | _current_fields(type(node), value, path)
     return value

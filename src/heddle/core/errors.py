@@ -14,25 +14,27 @@ class HeddleError(Exception):
 
 
 class ConfigError(HeddleError):
-    """Say which field is wrong, what was wanted, what was found, and the nearest right name."""
+    """Say which field is wrong, what was wanted, what was found, and the nearest right name; or, instead, its fault."""
 
-    def __init__(self, field: str, *, want: str, got: object, near: str | None = None) -> None:
-        self.field, self.want, self.got, self.near = field, want, got, near
-        super().__init__(field, want, got, near)
+    def __init__(
+        self, field: str, fault: str = "", *, want: str = "", got: object = None, near: str | None = None
+    ) -> None:
+        self.field, self.fault, self.want, self.got, self.near = field, fault, want, got, near
+        super().__init__(field, fault, want, got, near)
 
     @classmethod
     def unknown(cls, field: str, name: str, known: Collection[str]) -> "ConfigError":
         """Say that a name is none of the known ones, and which of them is nearest."""
         return cls(field, want=f"one of {', '.join(known)}", got=name, near=nearest(name, known))
 
-    def inside(self, path: str) -> "ConfigError":
-        """Return the same error seen from further up the tree."""
+    def with_prefix(self, path: str) -> "ConfigError":
+        """Return the same error with a path before its field."""
         field = f"{path}.{self.field}" if path and self.field else path or self.field
-        return ConfigError(field, want=self.want, got=self.got, near=self.near)
+        return ConfigError(field, self.fault, want=self.want, got=self.got, near=self.near)
 
     def __str__(self) -> str:
-        near = meant(self.near) if self.near else ""
-        return f"{self.field or 'config'}: want {self.want}, got {brief(self.got)}{near}"
+        near = did_you_mean(self.near) if self.near else ""
+        return f"{self.field or 'config'}: {self.fault or f'want {self.want}, got {brief(self.got)}'}{near}"
 
 
 class UsageError(HeddleError):
@@ -58,25 +60,39 @@ class EnvironmentFault(HeddleError):
 class MissingExtra(HeddleError):
     """An optional dependency is needed and absent."""
 
+    exit_code = 3
+
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}: pip install 'heddle[{extra}]'")
 
 
+ALIASES = {"gpu": "cuda", "nvidia": "cuda", "adam": "adamw", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+CLOSE = 0.7  # of difflib: one letter in four may differ, so that `mamba` is no `llama`, and `gpu` no `cpu`
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name most like the given one, or None when nothing is close."""
-    close = difflib.get_close_matches(name[:80], list(known), n=1, cutoff=0.5)
+    """Return the known name that an alias means or that is most like the given one; None when nothing is close.
+
+    Hidden names, such as those of caches, are never meant.
+    """
+    names = [each for each in known if not each.startswith(".")]
+    if name.lower() in ALIASES:
+        meant_by_alias = [each for each in names if each.split(":")[0] == ALIASES[name.lower()]]
+        return meant_by_alias[0] if meant_by_alias else None
+    swapped = [each for each in names if sorted(each) == sorted(name)]  # in short names, too
+    close = swapped or difflib.get_close_matches(name[:80], names, n=1, cutoff=CLOSE)
     return close[0] if close else None
 
 
-def meant(*names: str) -> str:
-    """Ask whether one of these names was meant: the end of a message, or nothing when there are none."""
+def did_you_mean(*names: str) -> str:
+    """Return the end of a message that suggests these names; nothing when there are none."""
     return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
 def hint(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return the end of a message about an unknown name: the nearest known one or, when none is close, other help."""
     near = nearest(name, known)
-    return meant(near) if near else otherwise
+    return did_you_mean(near) if near else otherwise
 
 
 def first_line(error: BaseException) -> str:
@@ -110,11 +126,11 @@ WRONG = {  # a path that the user gave, or that the system named
     errno.ENOENT: "no such file or folder",
     errno.EEXIST: "exists already",
     errno.EISDIR: "want a file, found a folder",
-    errno.ENOTDIR: "leads through a file as if it were a folder",
+    errno.ENOTDIR: "not a directory",
     errno.ENAMETOOLONG: "name too long",
-    errno.ELOOP: "links that lead in a circle",
+    errno.ELOOP: "too many levels of symbolic links",
 }
-LONGEST_NAME = 120  # characters of a path in a line
+MAX_NAME_CHARACTERS = 120  # characters of a path in a line
 
 
 def system_fault(error: OSError, place: str | os.PathLike[str] | None = None) -> HeddleError | None:
@@ -132,7 +148,7 @@ def system_fault(error: OSError, place: str | os.PathLike[str] | None = None) ->
 
 def _path(name: object) -> str:
     text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else str(name)
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
+    return text if len(text) <= MAX_NAME_CHARACTERS else text[: MAX_NAME_CHARACTERS - 1] + "…"
 
 
 @contextlib.contextmanager

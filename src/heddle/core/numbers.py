@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 from heddle.core.errors import ConfigError
 
-MOST = 700.0  # nats; e to the power of more is no longer a number
+MAX_NATS = 700.0  # exp of a little more overflows
 
 
 def bounded_exp(nats: float) -> float:
-    """Return e to a power, where too large a power counts as the largest that has a result."""
-    return math.exp(min(nats, MOST))
+    """Return exp(nats), clamped to avoid overflow."""
+    return math.exp(min(nats, MAX_NATS))
 
 
 def check_at_least(least: float, /, **fields: float | None) -> None:

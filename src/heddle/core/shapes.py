@@ -1,4 +1,4 @@
-"""Shapes: the tensor types that signatures speak of, with one name per dimension."""
+"""Shapes: tensor types for annotations, with one name per dimension."""
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor

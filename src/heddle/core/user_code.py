@@ -25,10 +25,11 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from heddle.core.errors import ConfigError, DamageError, HeddleError, UsageError, brief, first_line, hint
+from heddle.core.raw_value import RawValue
 
 PLUGINS = "heddle.plugins"  # the group of entry points of installed packages
 FOLDER = "code"  # of a run: the files that it was trained with
-LARGEST = 1 << 20  # bytes of a file of code
+MAX_BYTES = 1 << 20  # bytes of a file of code
 MARK = "#sha256="  # between the path of code and its hash, in a run's config
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -86,6 +87,8 @@ def use(target: str | Path) -> ModuleType:
 
 def use_all(targets: object) -> list[str]:
     """Load code that the user has named in an override or in Python; return the entries for a run's config."""
+    if isinstance(targets, RawValue) and targets.startswith("["):  # a list; anything else may be a path
+        targets = targets.parse(targets)
     listed = [targets] if isinstance(targets, str | Path) else targets
     if not isinstance(listed, list | tuple) or not all(isinstance(one, str | Path) for one in listed):
         raise ConfigError("use", want="files or modules", got=targets)
@@ -163,7 +166,7 @@ def _find(target: str | Path) -> UserCode:
     if isinstance(target, Path) or _is_file(target):
         return _find_file(Path(target).expanduser())
     if not MODULE.fullmatch(target):
-        raise UsageError(f"use: want a file that ends in .py, or a module, got {brief(target)}")
+        raise UsageError(f"want a file that ends in .py, or a module, got {brief(target)}")
     return UserCode(target, _module_hash(target))
 
 
@@ -172,9 +175,9 @@ def _find_file(path: Path) -> UserCode:
         near = hint(path.name, [one.name for one in path.parent.glob("*.py")]) if path.parent.is_dir() else ""
         raise UsageError(f"{path}: no such file{near}")
     with path.open("rb") as file:
-        source = file.read(LARGEST + 1)
-    if len(source) > LARGEST or path.suffix != ".py":
-        raise UsageError(f"{path}: want a file of Python code that ends in .py, of at most {LARGEST} bytes")
+        source = file.read(MAX_BYTES + 1)
+    if len(source) > MAX_BYTES or path.suffix != ".py":
+        raise UsageError(f"{path}: want a file of Python code that ends in .py, of at most {MAX_BYTES} bytes")
     return UserCode(path.name, hashlib.sha256(source).hexdigest(), source, path)
 
 
@@ -190,7 +193,7 @@ def _module_hash(name: str) -> str:
     if spec is not None and not files and (spec.origin or "").endswith(".py"):
         files = [(Path(str(spec.origin)).parent, Path(str(spec.origin)))]
     if not files:
-        raise UsageError(f"use: no module of Python code is called {name!r}; a file is named by its path: FILE.py")
+        raise UsageError(f"no module of Python code is called {name!r}; for a file, give its path: FILE.py")
     whole = hashlib.sha256()
     for place, file in files:
         whole.update(f"{file.relative_to(place)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())

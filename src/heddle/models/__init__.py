@@ -7,7 +7,7 @@ from heddle.models.summary import (
     build_meta,
     count_parameters,
     forward_flops,
-    summarise,
+    summarize,
     training_flops,
     tree,
 )

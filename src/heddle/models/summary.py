@@ -22,7 +22,7 @@ class Summary:
     """A model in numbers."""
 
     parameters: int
-    learned: int  # trainable parameters
+    trainable_parameters: int  # trainable parameters
     flops_per_token: int  # one training step, forward and backward, at the model's context
     flops_per_token_forward: int
     kv_bytes_per_token: int  # at two bytes an element; a full sliding window takes no more
@@ -79,7 +79,7 @@ def _product_flops(module: Module, frozen: bool = False) -> int:
     """Return two for each element of a module's matrices, or only of the frozen ones."""
     own = {name: p.numel() for name, p in module.named_parameters(recurse=False) if not (frozen and p.requires_grad)}
     products = sum(2 * own[name] for name, role in module.roles.items() if name in own and role in MATRIX_ROLES)
-    return int(products * module.active())
+    return int(products * module.active_fraction())
 
 
 def _shares(module: nn.Module, share: Fraction) -> Iterator[tuple[Module, Fraction]]:
@@ -93,8 +93,8 @@ def _shares(module: nn.Module, share: Fraction) -> Iterator[tuple[Module, Fracti
             share /= child.pooling_factor
 
 
-def summarise(config: ModelConfig) -> Summary:
-    """Build a model on the meta device, which allocates nothing, and summarise it."""
+def summarize(config: ModelConfig) -> Summary:
+    """Build a model on the meta device, which allocates nothing, and summarize it."""
     full = config.expand()
     model = build_meta(full)
     context = model.context
@@ -103,7 +103,7 @@ def summarise(config: ModelConfig) -> Summary:
     state = sum(module.state_elements() * share for module, share in _shares(cached, Fraction(1)))
     return Summary(
         parameters=count_parameters(model),
-        learned=sum(p.numel() for p in model.trainable().values()),
+        trainable_parameters=sum(p.numel() for p in model.trainable().values()),
         flops_per_token=training_flops(model, context),
         flops_per_token_forward=forward,
         kv_bytes_per_token=int(2 * state),

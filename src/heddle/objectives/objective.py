@@ -1,6 +1,6 @@
 """Objectives: model and batch to a loss; next-token and sequence-to-sequence prediction with teacher forcing.
 
-A loss is summed over the tokens that count; the trainer divides once, by the tokens of the whole step.
+A loss is summed over tokens with a loss weight; the trainer divides once, by the tokens of the whole step.
 """
 
 from abc import ABC, abstractmethod
@@ -115,8 +115,8 @@ class NextTokenConfig(ObjectiveConfig):
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
     ) -> Loss:
         model = self.checked_model(model)
-        spare = after_last_target(batch)
-        ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, spare=spare)
+        ignored = after_last_target(batch)
+        ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, ignored=ignored)
         hidden, after = model.run(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
         smoothing = self.smoothing if model.training else 0.0
         total = model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing)
@@ -147,9 +147,11 @@ class SequenceConfig(ObjectiveConfig):
     ) -> Loss:
         model = self.checked_model(model)
         if batch.source is None:
-            raise ConfigError("rows.kind", want="pairs, for sequence to sequence", got="another kind")
+            raise ConfigError(
+                "rows.kind", want="pairs, because the objective is sequence to sequence", got="another kind"
+            )
         memory = model.encode(batch.source, batch.source_lengths)
-        ctx = Context(memory=memory, spare=after_last_target(batch))
+        ctx = Context(memory=memory, ignored=after_last_target(batch))
         hidden = model(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
         smoothing = self.smoothing if model.training else 0.0
         loss = model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing)

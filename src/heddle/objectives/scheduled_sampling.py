@@ -1,9 +1,8 @@
 """Scheduled sampling: a growing share of the model's own tokens among its inputs (Bengio et al. 2015).
 
-A recurrent decoder goes token by token, so that each of its own tokens follows from those before it. A Transformer
-makes one pass over the true tokens and takes its own from there (Mihaylova & Martins 2019). Either way the tokens are
-chosen first, without a gradient, since none passes through a choice; one ordinary pass over the mixed row follows,
-whose gradient goes through the whole state, as stepwise = full.
+A recurrent decoder samples token by token, so that each sampled token depends on those before it. A Transformer
+samples all of them from one pass over the true tokens (Mihaylova & Martins 2019). Sampling is not differentiable, so
+it is done without gradients; one ordinary forward pass over the mixed inputs follows.
 """
 
 import contextlib
@@ -31,13 +30,15 @@ LOGITS = 1 << 27  # held at once, in elements
 
 HALF = "above 0: the part of training after which the share is one half"
 Half = Annotated[float, within(HALF, lambda half: half > 0)]
-Most = Annotated[float, within("0 to 1", lambda most: 0 <= most <= 1)]
+Rate = Annotated[float, within("0 to 1", lambda rate: 0 <= rate <= 1)]
 
 
 class ScheduledSamplingConfig(SamplingConfig):
     """Scheduled sampling: a growing share of the model's own tokens; outside training, the true ones."""
 
-    most: float  # the share beyond which it does not grow
+    old_fields = {"most": "max_rate"}
+
+    max_rate: float  # the share beyond which it does not grow
     draw: Draw  # sampled from the probabilities, or always the likeliest
 
     def model_inputs(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
@@ -46,19 +47,21 @@ class ScheduledSamplingConfig(SamplingConfig):
 
 @part("linear")
 class LinearSamplingConfig(ScheduledSamplingConfig):
-    """Let the share grow evenly from nothing to `most`.
+    """Let the share grow evenly from nothing to `max_rate`.
 
-    most: the largest share of own predictions.
-    over: the part of training in which the share grows.
+    max_rate: the largest share of own predictions.
+    ramp: the part of training in which the share grows.
     draw: whether predictions are sampled, or the most probable tokens.
     """
 
-    most: Most = 1.0
-    over: Annotated[float, within("above 0, up to 1", lambda over: 0 < over <= 1)] = 1.0
+    old_fields = {"most": "max_rate", "over": "ramp"}
+
+    max_rate: Rate = 1.0
+    ramp: Annotated[float, within("above 0, up to 1", lambda ramp: 0 < ramp <= 1)] = 1.0
     draw: Draw = "sample"
 
     def share_at(self, step: int, steps: int) -> float | None:
-        return self.most * min(1.0, step / (self.over * steps))
+        return self.max_rate * min(1.0, step / (self.ramp * steps))
 
 
 @part("exponential")
@@ -66,16 +69,16 @@ class ExponentialSamplingConfig(ScheduledSamplingConfig):
     """1 - k ** step: fast at first, then ever slower.
 
     half: the part of training after which the share is one half; it gives k.
-    most: the largest share of own predictions.
+    max_rate: the largest share of own predictions.
     draw: whether predictions are sampled, or the most probable tokens.
     """
 
     half: Half = 0.5
-    most: Most = 1.0
+    max_rate: Rate = 1.0
     draw: Draw = "sample"
 
     def share_at(self, step: int, steps: int) -> float | None:
-        return min(self.most, 1 - math.exp(-math.log(2) * step / (self.half * steps)))
+        return min(self.max_rate, 1 - math.exp(-math.log(2) * step / (self.half * steps)))
 
 
 @part("inverse_sigmoid")
@@ -83,17 +86,17 @@ class InverseSigmoidSamplingConfig(ScheduledSamplingConfig):
     """1 - k / (k + exp(step / k)): almost nothing at first, then fast, then almost all.
 
     half: the part of training after which the share is one half: k · log(k) steps.
-    most: the largest share of own predictions.
+    max_rate: the largest share of own predictions.
     draw: whether predictions are sampled, or the most probable tokens.
     """
 
     half: Half = 0.5
-    most: Most = 1.0
+    max_rate: Rate = 1.0
     draw: Draw = "sample"
 
     def share_at(self, step: int, steps: int) -> float | None:
         k = _k_of(self.half * steps)
-        return min(self.most, 1 / (1 + k * math.exp(-step / k)))
+        return min(self.max_rate, 1 / (1 + k * math.exp(-step / k)))
 
 
 def _k_of(half: float) -> float:

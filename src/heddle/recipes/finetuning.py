@@ -1,4 +1,4 @@
-"""Fine-tuning: a model that is there already learns from conversations."""
+"""Fine-tuning: LoRA fine-tuning of an existing model on conversations."""
 
 from heddle.data.rows import PackedRows
 from heddle.data.sources import ChatSource, CorpusConfig, HashSplit

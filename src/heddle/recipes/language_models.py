@@ -1,4 +1,4 @@
-"""Language models: the first run, characters, words, GPT-2, and the fastest to a loss."""
+"""Language models: the first run, characters, words, GPT-2, and a speedrun."""
 
 from heddle.data.rows import PackedRows, StreamRows
 from heddle.models.presets import PresetConfig
@@ -25,7 +25,7 @@ def first() -> RunConfig:
 
 
 def characters() -> RunConfig:
-    """A character-level Transformer of 6 layers, for a megabyte of text such as a poet's works."""
+    """A character-level Transformer of 6 layers, for a megabyte of text such as tiny Shakespeare."""
     return RunConfig(
         name="characters",
         model=PresetConfig(name="first", layers=6, width=384, heads=6, dropout=0.3),
@@ -41,7 +41,7 @@ def characters() -> RunConfig:
 
 
 def lstm_characters() -> RunConfig:
-    """A character-level LSTM beside `characters`, of about as many weights."""
+    """A character-level LSTM with about as many parameters as `characters`."""
     return RunConfig(
         name="lstm_characters",
         model=PresetConfig(name="lstm_lm", layers=2, width=816, dropout=0.5),

@@ -1,4 +1,4 @@
-"""Translation: a small Transformer and its recurrent elders, for some ten thousand pairs of short sentences."""
+"""Translation: a small Transformer and recurrent baselines, for some ten thousand pairs of short sentences."""
 
 from heddle.core import replace
 from heddle.data.rows import PairRows
@@ -35,12 +35,12 @@ def translate() -> RunConfig:
 
 
 def translate_lstm() -> RunConfig:
-    """Two LSTMs on the pairs of `translate`; one vector is all that passes between them."""
+    """LSTM encoder-decoder without attention, on the pairs of `translate`."""
     model = PresetConfig(name="seq2seq_lstm", layers=2, width=512, dropout=0.2)
     return replace(translate(), name="translate_lstm", model=model)
 
 
 def translate_attention() -> RunConfig:
-    """LSTMs that read both ways and look back, on the pairs of `translate`."""
+    """Bidirectional LSTM encoder and LSTM decoder with attention, on the pairs of `translate`."""
     model = PresetConfig(name="seq2seq_attention", layers=2, width=512, dropout=0.2)
     return replace(translate(), name="translate_attention", model=model)

@@ -1,4 +1,4 @@
-"""Words: word-level language models for small texts such as Penn Treebank, under strong regularisation."""
+"""Words: word-level language models for small texts such as Penn Treebank, under strong regularization."""
 
 from heddle.data.rows import StreamRows
 from heddle.models.presets import PresetConfig

@@ -1,4 +1,4 @@
-"""Training: run, step, trainer, optimizers, schedules, callbacks, and data parallel applied from outside."""
+"""Training: run, step, trainer, optimizers, schedules, callbacks, and data parallelism (DDP)."""
 
 from heddle.training import callbacks, loop, optimizers
 from heddle.training.assemble import with_control_tokens

@@ -4,12 +4,14 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from heddle.checkpoints import Source
+from torch import Tensor
+
+from heddle.checkpoints import Source, open_tokenizer
 from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_of
-from heddle.core import ConfigError, DamageError, DataError, UsageError, encode, replace
+from heddle.core import ConfigError, DamageError, DataError, UsageError, replace
 from heddle.core.system import choose_hardware, read_text, write_text
 from heddle.data.rows import MixedPlan, RowPlan, measured_text
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
@@ -36,7 +38,7 @@ log = logging.getLogger("heddle")
 
 
 def find_tokenizer(config: RunConfig, folder: Path, init: Source | None, found: Checkpoint | None = None) -> Tokenizer:
-    """Return the tokenizer of the checkpoint, of the folder, or of the model it starts from, or a newly trained one."""
+    """Return the tokenizer of the checkpoint, the folder, the model it starts from or a given one, or a new one."""
     path = folder / TOKENIZER
     if found is not None:
         return _checkpoint_tokenizer(folder, found)
@@ -44,6 +46,9 @@ def find_tokenizer(config: RunConfig, folder: Path, init: Source | None, found: 
         return load_tokenizer(path)
     if init is not None:
         tokenizer = _inherited(init, folder)
+    elif config.tokenizer.pretrained is not None:
+        tokenizer, template = open_tokenizer(config.tokenizer.pretrained)
+        _keep_template(template, folder)
     elif config.data.prepared is not None:
         tokenizer = _opened(config.data.prepared).load_tokenizer()
     else:
@@ -51,7 +56,7 @@ def find_tokenizer(config: RunConfig, folder: Path, init: Source | None, found: 
         try:
             tokenizer = with_control_tokens(config).train(texts)
         except ConfigError as error:
-            raise error.inside("tokenizer") from None
+            raise error.with_prefix("tokenizer") from None
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     return tokenizer
@@ -81,10 +86,14 @@ def _inherited(init: Source, folder: Path) -> Tokenizer:
     tokenizer, template = init.tokenizer(), init.template()
     if tokenizer is None:
         raise UsageError(f"{init.path}: has no tokenizer files, so nothing can be trained from it")
+    _keep_template(template, folder)
+    return tokenizer
+
+
+def _keep_template(template: str | None, folder: Path) -> None:
     if template is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / TEMPLATE, template)
-    return tokenizer
 
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
@@ -125,12 +134,19 @@ def resolve_model(config: RunConfig, vocab: int, init: Source | None) -> ModelCo
 
 def build_model(config: RunConfig, init: Source | None) -> Model:
     """Build the model with new weights, or those of the model that the run starts from."""
+    return build_over_parent(config, init)[0]
+
+
+def build_over_parent(config: RunConfig, init: Source | None) -> tuple[Model, Mapping[str, Tensor]]:
+    """Build the model; return it with the weights of the model that the run starts from, which it may share."""
+    parent: Mapping[str, Tensor] = {}
     if init is None:
         model = config.model.build(config.seed_of_weights)
     else:
-        model = initial_model(init.model(choose_hardware("cpu", "float32")), config)
+        started = init.model(choose_hardware("cpu", "float32"))
+        parent, model = started.weights(), initial_model(started, config)
     choose_trainable(model, config.frozen, config.unfrozen)
-    return model
+    return model, parent
 
 
 def prepare_data(
@@ -150,7 +166,7 @@ def prepare_data(
         try:
             made.append(_prepared(corpus, tokenizer, folder.parent / CACHE, on_progress, template, known))
         except ConfigError as error:
-            raise error.inside(path) from None
+            raise error.with_prefix(path) from None
         template = made[0].template or template
     if template is not None and template != load_template(folder):
         write_text(folder / TEMPLATE, template)
@@ -173,7 +189,7 @@ def _prepared(
         return _ready(corpus.prepared, tokenizer)
     chat_encoder = corpus.chat_encoder(tokenizer, template)
     marks = [tokenizer.fingerprint, *([] if chat_encoder is None else [chat_encoder.template])]
-    words = json.dumps([encode(corpus), *marks], sort_keys=True)
+    words = json.dumps([corpus.identity(), *marks], sort_keys=True)
     folder = root / hashlib.sha256(words.encode()).hexdigest()[:16]
     try:
         return prepare(corpus, tokenizer, folder, on_progress, template)

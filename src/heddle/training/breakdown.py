@@ -18,7 +18,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "copies": ("memcpy", "memset", "aten::copy_", "direct_copy"),
 }
 REST, IDLE = "norms and elementwise", "idle"
-EVEN = 64  # to a multiple of it the loss rounds the vocabulary up on a GPU
+VOCAB_MULTIPLE = 64  # to a multiple of it the loss rounds the vocabulary up on a GPU
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 
 
@@ -71,5 +71,5 @@ def _of_head(event: Any, vocab: int | None) -> bool:
     """Tell whether an operator is a product one of whose sides is the vocabulary, or that rounded up to be even."""
     if vocab is None or event.device_type.name != "CPU" or event.name not in PRODUCTS:
         return False
-    sides = {vocab, -(-vocab // EVEN) * EVEN}
+    sides = {vocab, -(-vocab // VOCAB_MULTIPLE) * VOCAB_MULTIPLE}
     return any(sides.intersection(shape) for shape in event.input_shapes if isinstance(shape, list))

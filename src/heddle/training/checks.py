@@ -25,15 +25,17 @@ def check_model(config: RunConfig) -> None:
     try:
         model = build_meta(config.model)
     except ConfigError as error:
-        raise error.inside("model") from None
+        raise error.with_prefix("model") from None
     model.reserve(config.rows.max_length)
     config.objective.checked_model(model)
     choose_trainable(model, config.frozen, config.unfrozen)
 
 
 def guess_vocab(config: RunConfig) -> int:
-    """Return how many tokens there would be, as the model or the tokenizer says, or about as many as a text gives."""
-    sizes = (fields_of(config.model).get("vocab"), fields_of(config.tokenizer).get("vocab"))
+    """Return the vocabulary size that the model or the tokenizer declares, or an estimate of it."""
+    sizes = [fields_of(config.model).get("vocab"), fields_of(config.tokenizer).get("vocab")]
+    if config.data.prepared is None:  # the tokenizer will have exactly as many as it is to have
+        sizes.reverse()
     guess = 4096 if isinstance(config.tokenizer, BpeTokenizer) else 256
     return next((number for number in sizes if isinstance(number, int)), guess)
 
@@ -46,41 +48,45 @@ def guess_control_tokens(config: RunConfig, vocab: int) -> dict[str, int]:
 def rows_per_process(training: TrainingConfig, world: int) -> tuple[int, int]:
     """Return the rows of a step that each process has, and how many of them it works on at once."""
     share = training.batch // world
+    if training.micro_batch is not None and training.micro_batch > training.batch:
+        want = f"at most training.batch, {training.batch}"
+        raise ConfigError("training.micro_batch", want=want, got=training.micro_batch)
     micro = min(training.micro_batch or share, share)
     if training.batch % world:
         raise ConfigError("training.batch", want=f"a multiple of the {world} processes", got=training.batch)
     if share % micro:
-        wish = f"a divisor of the {share} rows that each of {world} processes has"
-        raise ConfigError("training.micro_batch", want=wish, got=micro)
+        each = f"training.batch, {share}" if world == 1 else f"the {share} rows that each of {world} processes has"
+        want = f"a divisor of {each}"
+        raise ConfigError("training.micro_batch", want=want, got=micro)
     return share, micro
 
 
 def _check_reduction(config: RunConfig, world: int) -> None:
-    """Refuse sums in one order of micro-batches that another number of processes would cut, or group, otherwise."""
+    """Refuse deterministic reduction of micro-batches that another number of processes would split differently."""
     share, micro = rows_per_process(config.training, world)
     if config.training.reduction == "fast":
         return
     if config.training.micro_batch is None or config.training.micro_batch > share:
-        wish = f"at most the {share} rows of a process, whatever their number, for training.reduction=deterministic"
-        raise ConfigError("training.micro_batch", want=wish, got=config.training.micro_batch)
+        want = f"1 to {share}, the rows of a process, with training.reduction=deterministic"
+        raise ConfigError("training.micro_batch", want=want, got=config.training.micro_batch)
     pieces = share // micro
     if world > 1 and pieces & (pieces - 1):
-        wish = "one that leaves each process 1, 2, 4, 8, ... micro-batches, for training.reduction=deterministic"
-        raise ConfigError("training.micro_batch", want=wish, got=micro)
+        want = "a number that gives each process 1, 2, 4, ... micro-batches with training.reduction=deterministic"
+        raise ConfigError("training.micro_batch", want=want, got=micro)
 
 
 def check_window_warmup(config: RunConfig) -> None:
     """Refuse window warm-up for a model without full attention."""
     seeing = [attention for attention in find(config.model, AttentionConfig) if attention.mask.is_full]
     if not seeing and not isinstance(config.training.window_warmup, NoWindowWarmupConfig):
-        wish = "none, for a model without full attention"
-        raise ConfigError("training.window_warmup", want=wish, got=config.training.window_warmup.kind)
+        want = "none, because the model has no full attention"
+        raise ConfigError("training.window_warmup", want=want, got=config.training.window_warmup.kind)
 
 
 def _check_sight(config: RunConfig) -> None:
     """Refuse to let a model learn the next token that sees it."""
     if isinstance(config.objective, NextTokenConfig) and config.model.expand().sees_next_token:
-        raise ConfigError("model.sight", want="past, to learn the next token", got="all")
+        raise ConfigError("model.sight", want="past, because the objective predicts the next token", got="all")
 
 
 def _check_rows(config: RunConfig) -> None:
@@ -89,12 +95,13 @@ def _check_rows(config: RunConfig) -> None:
     if config.mix and not rows.mixable:
         raise ConfigError("rows.kind", want="packed, to mix several corpora", got=rows.kind)
     if rows.paired and not config.model.expand().reads_source:
-        wish = "encoder_decoder, for pairs of source and target"
-        raise ConfigError("model.kind", want=wish, got=config.model.kind)
+        want = "encoder_decoder, because rows are pairs of source and target"
+        raise ConfigError("model.kind", want=want, got=config.model.kind)
     if rows.carries_state:
         mixers = [p for p in find(config.model, PartConfig) if p.slot == "mixer"]
         if not all(isinstance(m, RecurrentConfig) for m in mixers):
-            raise ConfigError("rows.kind", want="packed, for attention carries no state between rows", got=rows.kind)
+            want = "packed, because attention carries no state between rows"
+            raise ConfigError("rows.kind", want=want, got=rows.kind)
     if rows.required_batch not in (None, batch):
-        wish = f"{batch}, as training.batch has it"
-        raise ConfigError(f"rows.{rows.batch_field}", want=wish, got=rows.required_batch)
+        want = f"{batch}, the value of training.batch"
+        raise ConfigError(f"rows.{rows.batch_field}", want=want, got=rows.required_batch)

@@ -16,11 +16,11 @@ from heddle.training.run_config import RunConfig
 log = logging.getLogger("heddle")
 
 
-def wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
+def should_compile_run(config: RunConfig, model: Model, hardware: Hardware) -> bool:
     """Tell whether the step is to be compiled: as the config says, or where it is known to help."""
     if config.hardware.compile in ("on", "off"):
         return config.hardware.compile == "on"
-    helps = model.worth_compiling() and not _decodes_stepwise(config, model) and not config.rows.varies_in_length
+    helps = model.should_compile() and not _decodes_stepwise(config, model) and not config.rows.varies_in_length
     return hardware.device.type == "cuda" and helps
 
 
@@ -54,6 +54,6 @@ def fall_back_to_eager(losses: ModelWithLoss, error: Exception) -> bool:
 
 def compile_update(optimizers: Optimizers) -> None:
     """Have what moves the weights compiled, where torch has no kernel that does it all at once."""
-    for one in optimizers.parts:
+    for one in optimizers.optimizers:
         if isinstance(one, Muon):
             one.compile()

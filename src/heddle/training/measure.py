@@ -20,7 +20,7 @@ from heddle.nn.attention import set_warmup_window
 from heddle.training.assemble import build_model, resolve_model
 from heddle.training.breakdown import breakdown
 from heddle.training.checks import check_window_warmup, guess_control_tokens, guess_vocab
-from heddle.training.compiling import wants_compile
+from heddle.training.compiling import should_compile_run
 from heddle.training.loop import ProcessGroup, Step
 from heddle.training.run_config import RunConfig
 from heddle.training.setup import build_step
@@ -91,7 +91,7 @@ def build_dry_run(config: RunConfig) -> DryRun:
         set_warmup_window(model, torch.tensor(size, device=hardware.device))
     step = build_step(config, model, hardware, ProcessGroup())
     step.set_scheduled(config.objective.scheduled_value(config.training.steps // 2, config.training.steps))
-    compiled = wants_compile(config, model, hardware)
+    compiled = should_compile_run(config, model, hardware)
 
     def draw(number: int) -> Batch:
         batch = config.rows.random_batch(vocab, config.training.batch, number)

@@ -14,6 +14,7 @@ from typing import Any
 
 from heddle.checkpoints.store import (
     CONFIG,
+    RUNS,
     checksum_fits,
     find_run,
     load_config,
@@ -24,12 +25,13 @@ from heddle.checkpoints.store import (
 from heddle.core import (
     ConfigError,
     DamageError,
-    HeddleError,
     UsageError,
     decode,
     diff,
     encode,
+    fields_of,
     hint,
+    kinds,
     nearest,
     override,
     replace,
@@ -40,12 +42,14 @@ from heddle.core.system import read_config
 from heddle.data.sources import corpus_for
 from heddle.models.networks import Model
 from heddle.models.presets import PRESETS
+from heddle.text.tokenizers import TokenizerConfig
 from heddle.training.callbacks import SampleWriter
 from heddle.training.loop import Callback, ProcessGroup, Reporter, SilentReporter
 from heddle.training.run_config import RunConfig
 from heddle.training.setup import RunEnvironment, set_up
 
 OLD_LOCK = ".lock"  # a file that earlier versions locked instead of the folder
+WARMUP, MICRO_BATCH = "training.schedule.warmup", "training.micro_batch"
 
 log = logging.getLogger("heddle")
 
@@ -125,11 +129,11 @@ def _refuse_damage(path: Path, config: RunConfig, saved: tuple[dict[str, Any], s
     """Refuse a config that is not as it was written, by the fields that differ from the checkpoint's."""
     fix = "if the edit is yours, delete the key checksum"
     if saved is None:
-        raise DamageError(f"{path}: changed since it was written, for its checksum does not fit; {fix}")
+        raise DamageError(f"{path}: checksum mismatch: changed since it was written; {fix}")
     for change in diff(decode(RunConfig, saved[0]), config):
         if not any(change.path == one or change.path.startswith(f"{one}.") for one in given):
             raise DamageError(
-                f"{path}: {change.path}: want {change.before}, as {saved[1]} has it, found {change.after}; "
+                f"{path}: {change.path}: want {change.before}, the value in {saved[1]}, found {change.after}; "
                 f"give {change.path}=VALUE or, {fix}"
             )
 
@@ -139,11 +143,18 @@ def _read_run_config(path: Path, hints: bool = False) -> RunConfig:
     data = read_config(path)
     for old, new in renamed_keys(data) if hints else ():
         log.warning("%s: %s is now called %s", path, old, new)
-    return decode(RunConfig, load_config(data, path))
+    with RunConfig.old_names() as renamed:
+        config = decode(RunConfig, load_config(data, path))
+    for renaming in renamed if hints else ():
+        log.warning("%s: %s", path, renaming)
+    return config
 
 
 def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
-    """Change a config by dotted paths; a bare path for `data` finds its reader, a bare model is a preset."""
+    """Change a config by dotted paths.
+
+    A bare path for `data` finds its reader, a bare model is a preset, and a bare tokenizer may be a file or a model.
+    """
     given: list[str] = []
     for path, value, renamed in itertools.chain.from_iterable(renamed_overrides(*one) for one in overrides):
         if renamed is not None:
@@ -152,14 +163,41 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
             value = encode(corpus_for(str(value)))
         if path == "model" and isinstance(value, str):
             value = _preset(value)
+        if path == "tokenizer" and isinstance(value, str) and _is_place(value):
+            value = {"kind": "pretrained", "path": str(value)}
         if path == "training.batch" and config.rows.batch_field is not None:
             config = override(config, f"rows.{config.rows.batch_field}", value)
-        config = override(config, path, value)
+        with RunConfig.old_names() as renamings:
+            config = override(config, path, value)
+        for renaming in renamings:
+            log.warning(renaming)
         given.append(path)
     for path in given:
         if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
-            raise ConfigError(path, want="nothing, for model and tokenizer come with init", got=path)
+            raise ConfigError(path, "cannot be set together with init, which provides the model and the tokenizer")
+    return _fit_training(config, given)
+
+
+def _fit_training(config: RunConfig, given: list[str]) -> RunConfig:
+    """Refuse a warm-up as long as the run if it was given; a recipe's micro-batch is at most the batch that was given.
+
+    A recipe's own warm-up may be longer: a few steps of it are a trial.
+    """
+    training = config.training
+    warmup, micro = fields_of(training.schedule).get("warmup"), training.micro_batch
+    if WARMUP in given and isinstance(warmup, int) and warmup >= training.steps:
+        raise ConfigError(WARMUP, want=f"less than training.steps, {training.steps}", got=warmup)
+    if "training.batch" in given and MICRO_BATCH not in given and micro is not None and micro > training.batch:
+        return override(config, MICRO_BATCH, training.batch)
     return config
+
+
+def _is_place(name: str) -> bool:
+    """Tell whether a bare tokenizer is a file, a folder, a run or a package, not a kind of tokenizer."""
+    if name in kinds(TokenizerConfig):
+        return False
+    looks = name.startswith("package:") or Path(name).suffix == ".json" or "/" in name
+    return looks or Path(name).exists() or Path(RUNS, name).exists()
 
 
 def _preset(name: str) -> dict[str, str]:
@@ -200,7 +238,8 @@ def _train(run: ResolvedRun, env: RunEnvironment) -> TrainedRun:
     config, folder, reporter = run.config, env.folder, env.reporter
     reporter.message(f"run {folder}")
     if run.folder is None and folder.name != config.name:
-        reporter.message(f"a new run; to resume the first of that name: heddle train {folder.parent / config.name}")
+        first = folder.parent / config.name
+        reporter.message(f"started a new run because {first} exists; to resume it: heddle train {first}")
     for change in [] if run.before is None else diff(run.before, config):
         reporter.message(f"changed: {change}")
     trainer = set_up(config, env)
@@ -215,7 +254,7 @@ def _removed_on_error(env: RunEnvironment) -> Iterator[None]:
     """Remove the folder of a new run that an error kept from beginning."""
     try:
         yield
-    except HeddleError:
+    except Exception:
         begun = any((env.folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
         if env.processes.is_main and not begun:
             shutil.rmtree(env.folder, ignore_errors=True)

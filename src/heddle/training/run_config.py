@@ -18,10 +18,14 @@ from heddle.training.callbacks import CallbackConfig, NoWindowWarmupConfig, Wind
 from heddle.training.loop import ActivationCheckpointing, GuardConfig, Reduction
 from heddle.training.optimizers import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig, WeightAverageConfig
 
+MOST_THREADS = 1024  # more than that end a process rather than speed it up
+
+check_threads = within(f"at most {MOST_THREADS:,}", lambda number: number <= MOST_THREADS)
+
 
 @settings
 class TrainingConfig(Config):
-    """How far, how much at once, and how gradients become steps.
+    """Steps, batch size, optimizer, schedule and clipping.
 
     steps: how many optimizer steps to take.
     batch: rows in a step (batch size), over all micro-batches and processes.
@@ -54,14 +58,14 @@ class TrainingConfig(Config):
         check_at_least(1, steps=self.steps, batch=self.batch, micro_batch=self.micro_batch)
         check_at_least(0, average_last=self.average_last)
         if self.average is not None and self.average_last > 1:
-            raise ConfigError("average_last", want="0 beside another average: one of the two", got=self.average_last)
+            raise ConfigError("average_last", "cannot be combined with training.average; choose one of the two")
         if self.clip is not None and self.clip <= 0:
             raise ConfigError("clip", want="above 0, or null for none", got=self.clip)
 
 
 @settings
 class EveryConfig(Config):
-    """After how many steps things happen.
+    """Intervals, in steps.
 
     log: steps between two lines of metrics.jsonl.
     validate: steps between two validations on held-out text.
@@ -77,24 +81,26 @@ class EveryConfig(Config):
 
 @settings
 class KeepConfig(Config):
-    """Which checkpoints stay, and whether they are written beside the training.
+    """Which checkpoints are kept, and whether a background thread writes them.
 
     last: how many of the newest checkpoints to keep.
-    best: how many checkpoints of lowest held-out loss to keep beside them.
-    background: whether checkpoints are written while training goes on.
+    best: how many checkpoints of lowest held-out loss to keep in addition.
+    background: whether checkpoints are written in a background thread.
+    weights: which weights to store: all, or trained (the frozen stay in `init`); auto: trained for runs with adapters.
     """
 
     last: Positive = 2
     best: Count = 1
     background: bool = False
+    weights: Literal["auto", "all", "trained"] = "auto"
 
 
 @settings
 class StopConfig(Config):
     """When a run ends before its steps are done.
 
-    minutes: time limit: the run saves and ends after so many minutes.
-    patience: early stopping: the run ends when the held-out loss has not fallen for so many validations.
+    minutes: time limit in minutes, after which the run saves and ends.
+    patience: early stopping: the number of validations without a lower held-out loss after which the run ends.
     """
 
     minutes: Annotated[float, within("at least 0", lambda minutes: minutes >= 0)] | None = None
@@ -108,7 +114,7 @@ class HardwareConfig(Config):
     device: where to compute: auto, cpu, cuda or cuda:N.
     dtype: number format of the computation: auto, float32, bfloat16 or float64 (mixed precision: bfloat16).
     compile: torch.compile: auto on a GPU where it helps; on; graphs: on, replayed as CUDA graphs; off.
-    matmul: float8: linear maps inside layers multiply in float8.
+    matmul: float8: linear layers inside the stack multiply in float8.
     workers: threads that build batches ahead.
     threads: CPU threads of the computation; null: one for each free core, and fewer while other processes use them.
     """
@@ -123,17 +129,18 @@ class HardwareConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype == "float16":
-            raise ConfigError("dtype", want="bfloat16, for float16 would need its losses scaled", got=self.dtype)
+            raise ConfigError("dtype", "float16 needs loss scaling, which is not supported; use bfloat16")
         check_at_least(0, workers=self.workers)
+        check_threads(workers=self.workers, threads=self.threads)
 
     def choose(self) -> Hardware:
-        """Decide device and dtype; on a GPU, make it the current device. Set the threads that were chosen."""
+        """Choose device and dtype, make a GPU torch's current device, and set the number of threads."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         try:
             hardware = choose_hardware(self.device, self.dtype)
         except ConfigError as error:
-            raise error.inside("hardware") from None
+            raise error.with_prefix("hardware") from None
         if hardware.device.type == "cuda" and hardware.device.index is not None:
             torch.cuda.set_device(hardware.device)
         return hardware
@@ -141,10 +148,10 @@ class HardwareConfig(Config):
 
 @settings
 class MixConfig(Config):
-    """A further corpus, mixed in by weight against the run's own, which weighs 1.
+    """An additional corpus, mixed in by weight; the run's main corpus has weight 1.
 
-    data: the further corpus.
-    weight: rows that come from it for each row of the run's own corpus.
+    data: the additional corpus.
+    weight: rows from this corpus for each row of the main corpus.
     """
 
     data: CorpusConfig
@@ -168,24 +175,24 @@ class RunConfig(Config):
     seed: random seed of initial weights, data order, dropout and samples.
     weight_seed: random seed of initial weights and dropout alone; null: seed.
     model: the network: a preset by name, or every part written out.
-    tokenizer: how text becomes tokens.
+    tokenizer: how text becomes tokens: a kind that is trained on the data, or a file, a run or another model.
     data: what to learn from, and what is held out for validation.
-    mix: further corpora, mixed in by weight.
+    mix: additional corpora, mixed in by weight.
     rows: how documents become rows of tokens.
-    validation_rows: most held-out rows that a validation measures; None: all.
-    objective: what is learnt: the loss.
-    training: steps, batch, optimizer, schedule and what else makes a step.
-    every: after how many steps to log, validate, save and sample.
+    validation_rows: the largest number of held-out rows that a validation measures; None: all.
+    objective: the training objective: the loss.
+    training: steps, batch size, optimizer, schedule and clipping.
+    every: intervals, in steps, at which to log, validate, save and sample.
     keep: which checkpoints to keep.
     stop: when to end before all steps are done: early stopping, time limit.
     hardware: device, dtype, threads and compilation.
     init: the model to start from (fine-tuning): a run, a Hugging Face folder or a GGUF file, with its tokenizer.
-    adapters: LoRA and the like: what learns beside the model's weights, which then do not.
-    frozen: patterns of names of weights that do not learn: stack.0.*.
-    unfrozen: patterns of names of weights that learn though adapters or `frozen` say otherwise.
+    adapters: adapters to train, such as LoRA; the other weights are then frozen.
+    frozen: patterns of weights that are not trained, such as stack.0.*.
+    unfrozen: patterns of weights to train although `adapters` or `frozen` freeze them.
     tensorboard: whether to write TensorBoard logs to the run's folder (pip install 'heddle[track]').
-    callbacks: callbacks of the user's own, beside those of the library.
-    use: files and modules of the user's own code (plugins); a run stores their hashes, too.
+    callbacks: your own callbacks, in addition to those of the library.
+    use: files and modules of your own code (plugins); a run also stores their hashes.
     """
 
     format: int = CONFIG_FORMAT
@@ -222,9 +229,12 @@ class RunConfig(Config):
         apportion([1.0, *(share.weight for share in self.mix)], names=names)
         if self.hardware.compile == "graphs":
             self._check_graphs()
+        if self.keep.weights == "trained" and self.init is None:
+            raise ConfigError("keep.weights", want="auto or all where no init names another model", got="trained")
         earlier = self.training.average_last - 1
         if self.keep.last < earlier:
-            raise ConfigError("keep.last", want=f"at least {earlier}, for training.average_last", got=self.keep.last)
+            want = f"at least {earlier}, because training.average_last needs them"
+            raise ConfigError("keep.last", want=want, got=self.keep.last)
 
     @property
     def seed_of_weights(self) -> int:
@@ -232,16 +242,16 @@ class RunConfig(Config):
         return self.seed if self.weight_seed is None else self.weight_seed
 
     def absolute(self) -> Self:
-        """Return the run with absolute paths of its data, so that it can be resumed in any working folder."""
+        """Return the run with absolute paths of data and tokenizer, so that it can be resumed in any working folder."""
         mix = tuple(replace(share, data=share.data.absolute()) for share in self.mix)
-        return replace(self, data=self.data.absolute(), mix=mix)
+        return replace(self, data=self.data.absolute(), mix=mix, tokenizer=self.tokenizer.absolute())
 
     def _check_graphs(self) -> None:
-        """Refuse to replay what changes its shape, or leaves something for the next replay to read."""
+        """Refuse CUDA graphs where shapes change between steps or state is carried from one replay to the next."""
         why = None
         if self.rows.paired or self.rows.carries_state or self.rows.varies_in_length:
             why = f"rows of the kind {self.rows.kind}"
         elif self.training.micro_batch is not None and self.training.micro_batch < self.training.batch:
             why = "several micro-batches a step"
         if why is not None:
-            raise ConfigError("hardware.compile", want=f"on, auto or off, for {why}", got="graphs")
+            raise ConfigError("hardware.compile", want=f"on, auto or off with {why}", got="graphs")

@@ -1,15 +1,16 @@
 """Set-up: from a RunConfig to a Trainer at the newest checkpoint of the run."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from heddle.checkpoints import Source, find_source
+from heddle.checkpoints import FrozenWeights, Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, with_checksum
 from heddle.core import Config, ConfigError, DamageError, UsageError, decode, diff, encode, find, replace, user_code
 from heddle.core.system import CoreWatch, Hardware, write_json
@@ -22,8 +23,9 @@ from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
 from heddle.training import assemble, callbacks, loop
 from heddle.training.checks import check_fit, check_model, guess_control_tokens, guess_vocab, rows_per_process
-from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, wants_compile
+from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, should_compile_run
 from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes, record_threads
+from heddle.training.frozen_base import find_frozen, load_frozen
 from heddle.training.header import EstimateTime, header
 from heddle.training.optimizers import TriggeredAverageConfig, WeightAverage
 from heddle.training.run_config import RunConfig
@@ -53,18 +55,17 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     store = Store(env.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
     found = newest(store, env.reporter)
     init = find_source(config.init) if config.init is not None and found is None else None
+    saved, weights = load_frozen(config, found)
     with processes.main_first():  # the main process makes tokenizer and data
         config, tokenizer = _resolve(config, env, found, init)
         if processes.is_main and found is None:
             write_json(env.folder / CONFIG, with_checksum(encode(config)))
         prepared, plan, held_out = _open_data(config, tokenizer, env, found)
-    model = assemble.build_model(config, init)
-    model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
-    model.to(hardware.device)
-    model.reserve(config.rows.max_length)
-    _announce(header(config, prepared, plan, held_out.plan, model, hardware), model, plan, env.reporter)
-    if wants_compile(config, model, hardware):
-        env.reporter.message("the step is compiled when it is first taken, and kept for later runs")
+    model, left_out = _build_model(config, init, hardware, env.folder)
+    frozen = saved or left_out
+    _announce(header(config, prepared, plan, held_out.plan, model, hardware), model, frozen, plan, env.reporter)
+    if should_compile_run(config, model, hardware):
+        env.reporter.message("the first step compiles the model; the result is cached")
     encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
     trainer = loop.Trainer(
         folder=env.folder,
@@ -79,14 +80,27 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
         texts={CONFIG: encoded, **assemble.tokenizer_files(env.folder)},
         data=[p.fingerprint for p in prepared],
         held_out=prepared[0].held_out,
+        frozen=frozen,
     )
     trainer.callbacks = _callbacks(config, trainer, store, held_out, env)
     trainer.signals.unsaved = (lambda: trainer.step - trainer.saved) if processes.is_main else None
     if found is not None:
-        resume(trainer, found, env.reporter)
+        resume(trainer, found, weights, env.reporter)
     if processes.is_main:
         _write_records(config, env, environment(hardware, processes.world), resumed=found is not None)
     return trainer
+
+
+def _build_model(
+    config: RunConfig, init: Source | None, hardware: Hardware, folder: Path
+) -> tuple[Model, FrozenWeights | None]:
+    """Build the model on its device; return it with what the checkpoints of a new run leave out."""
+    model, parent = assemble.build_over_parent(config, init)
+    left_out = find_frozen(config, model, init, parent, folder)
+    model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
+    model.to(hardware.device)
+    model.reserve(config.rows.max_length)
+    return model, left_out
 
 
 def _open_data(
@@ -126,9 +140,10 @@ def _resolve(
     """
     model = config.model if init is None else init.config()
     check_fit(replace(config, model=model.expand()), env.processes.world)
-    if init is None and found is None and not (env.folder / TOKENIZER).exists():
+    trained = init is None and found is None and config.tokenizer.pretrained is None
+    if trained and not (env.folder / TOKENIZER).exists():
         _check_before_reading(config)
-        env.reporter.message("reading the text, for tokenizer and token shards")
+        env.reporter.message("preparing the data: tokenizer and token shards")
     config = _resolve_splits(config, found)
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
@@ -181,26 +196,30 @@ def newest(store: Store, reporter: loop.Reporter) -> Checkpoint | None:
             f"To begin again at step 0, move {path.name} away"
         )
     if found is None and path.exists():
-        reporter.message("no checkpoint was saved yet: begins again at step 0", "warning")
+        reporter.message("no checkpoint yet; restarting at step 0", "warning")
     if found is not None and "optimizer" not in found.groups:
         raise UsageError(f"{found.path}: a model without its optimizer; to train from it: init={store.folder.parent}")
     return found
 
 
-def resume(trainer: loop.Trainer, found: Checkpoint, reporter: loop.Reporter) -> None:
-    """Resume from a checkpoint, and report it."""
-    trainer.restore(found)
+def resume(trainer: loop.Trainer, found: Checkpoint, frozen: Mapping[str, Tensor], reporter: loop.Reporter) -> None:
+    """Resume from a checkpoint, with the frozen weights that it leaves out, and report it."""
+    trainer.restore(found, frozen)
     reporter.message(f"resumed at step {trainer.step} from {found.path.name}")
     if found.state["data"] != trainer.data:
-        reporter.message("changed: the data's files, since the checkpoint (size, date or split)", "warning")
+        reporter.message("the data files changed since the checkpoint (size, date or split)", "warning")
 
 
-def _announce(lines: Iterable[str], model: Model, plan: RowPlan, reporter: loop.Reporter) -> None:
-    """Report the header, which weights are trained if not all, and which pairs are too long."""
+def _announce(
+    lines: Iterable[str], model: Model, frozen: FrozenWeights | None, plan: RowPlan, reporter: loop.Reporter
+) -> None:
+    """Report the header, which weights are trained and stored if not all, and which pairs are too long."""
     for line in lines:
         reporter.message(line)
     if (words := describe_trainable(model)) is not None:
         reporter.message(words)
+    if frozen is not None:
+        reporter.message(f"checkpoints hold what is trained; the frozen weights stay in {frozen.reference.path}")
     for reason, count in plan.skipped.items():
         if count:
             reporter.message(f"left out: {count:,} pairs, {reason.replace('_', ' ')}", "warning")
@@ -228,7 +247,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: l
         use_float8(model)
     optimizers = training.optimizer.build(model)
     recover = None
-    if wants_compile(config, model, hardware):
+    if should_compile_run(config, model, hardware):
         compile_losses(losses, config)
         if config.hardware.compile == "auto" and processes.world == 1:  # compiled by default, so it may fall back
             recover = partial(fall_back_to_eager, losses)
@@ -258,15 +277,19 @@ def _check_same(config: RunConfig, found: Checkpoint) -> None:
     """Refuse to put a checkpoint's weights into another model."""
     before = decode(RunConfig, run_config_of(found))
     if config.training.steps < found.step:
-        wish = f"at least {found.step}, the steps that the run has done"
-        raise ConfigError("training.steps", want=wish, got=config.training.steps)
+        want = f"at least {found.step}, the steps that the run has done"
+        raise ConfigError("training.steps", want=want, got=config.training.steps)
     changed = diff(before.model, config.model)
     if changed:
         first = changed[0]
-        raise ConfigError(f"model.{first.path}", want=f"{first.before}, as the run has it", got=first.after)
+        raise ConfigError(f"model.{first.path}", want=f"{first.before}, the value of the resumed run", got=first.after)
+    if before.keep.weights != config.keep.weights:
+        all_weights = f"heddle convert {found.path.parent.parent} writes all weights"
+        want = f"{before.keep.weights}, the value of the resumed run; {all_weights}"
+        raise ConfigError("keep.weights", want=want, got=config.keep.weights)
     for name, was, now in (("frozen", before.frozen, config.frozen), ("unfrozen", before.unfrozen, config.unfrozen)):
         if was != now:
-            raise ConfigError(name, want=f"{list(was)}, as the run has it; init begins another from it", got=list(now))
+            raise ConfigError(name, f"cannot change from {list(was)} in a resumed run; start a new run with init=RUN")
 
 
 def _with_code(config: RunConfig, env: RunEnvironment, presets: list[Callable[..., Any]]) -> RunConfig:
@@ -306,7 +329,7 @@ def _callbacks(
         found.append(callbacks.StartAveraging(average, average.config.patience))
     if is_main and config.tensorboard:
         found.append(callbacks.TensorBoard(env.folder / "tensorboard", every.log))
-    found.append(callbacks.StopOnDivergence(config.training.guard.in_a_row))
+    found.append(callbacks.StopOnDivergence(config.training.guard.max_consecutive))
     if config.stop.patience is not None:
         found.append(callbacks.EarlyStopping(config.stop.patience))
     if config.stop.minutes is not None:

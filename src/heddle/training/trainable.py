@@ -31,7 +31,8 @@ def initial_model(parent: Model, config: RunConfig) -> Model:
     if config.adapters is not None:
         model = add_adapters(model, config.adapters, seed=config.seed)
     if changes := diff(model.config, wanted):
-        raise ConfigError(f"model.{changes[0].path}", want=f"{changes[0].before}, as init has it", got=changes[0].after)
+        want = f"{changes[0].before}, the value of the model in init"
+        raise ConfigError(f"model.{changes[0].path}", want=want, got=changes[0].after)
     return model
 
 
@@ -42,7 +43,7 @@ def choose_trainable(model: Model, frozen: Sequence[str], unfrozen: Sequence[str
             for weight in _matching(model, pattern, f"{field}.{number}"):
                 weight.requires_grad_(learns)
     if not model.trainable():
-        raise ConfigError("frozen", want="at least one weight left to learn", got=list(frozen))
+        raise ConfigError("frozen", f"all weights are frozen by {list(frozen)}; nothing is left to train")
 
 
 def _matching(model: Model, pattern: str, field: str) -> Iterator[nn.Parameter]:

@@ -142,7 +142,7 @@ def check_generation(pair: Pair, beams: int = 1, tokens: int = NEW) -> None:
     pair.theirs.generation_config = settings
     want = pair.theirs.generate(ids, attention_mask=torch.ones_like(ids))
     choice = BeamSearch(beams=beams, length_penalty=1.0) if beams > 1 else GreedySearch()
-    config = GenerationConfig(max_tokens=tokens, choice=choice, stop=() if end is None else (end,))
+    config = GenerationConfig(max_tokens=tokens, strategy=choice, stop=() if end is None else (end,))
     if start is None:
         want, got = want[:, PROMPT:], generate(pair.ours, ids.tolist(), config)
     else:

@@ -144,7 +144,7 @@ def ours(model: Encoder, inputs: dict[str, Tensor]) -> list[Tensor]:
         given, ctx, real = inputs["pixel_values"], Context(), None
     else:
         given, mask = inputs["input_ids"], inputs["attention_mask"]
-        ctx, real = Context(new=mask.sum(1), segments=inputs.get("token_type_ids")), mask.bool()
+        ctx, real = Context(lengths=mask.sum(1), segments=inputs.get("token_type_ids")), mask.bool()
     found: list[Tensor] = []
     for output in model.config.outputs:
         scores = model.scores(output.name, given, ctx)
@@ -225,7 +225,7 @@ def test_a_strange_or_missing_weight_is_named(tmp_path: Path) -> None:
     saved("BertForTokenClassification", tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     save_file(weights | {"bert.extra.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(DamageError, match=r"tensor bert\.extra\.weight has no place in the model"):
+    with pytest.raises(DamageError, match=r"unexpected tensor bert\.extra\.weight"):
         load_model(tmp_path)
     save_file({name: w for name, w in weights.items() if name != "classifier.bias"}, tmp_path / "model.safetensors")
     with pytest.raises(DamageError, match=r"tensor classifier\.bias is missing"):
@@ -243,10 +243,10 @@ def test_a_strange_or_missing_weight_is_named(tmp_path: Path) -> None:
         ({"architectures": 3}, "architectures: want one of BertModel"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type: want 'absolute'"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label: want numbers from 0 to 1"),
-        ({"id2label": [1]}, "id2label: want a table"),
+        ({"id2label": [1]}, "id2label: want an object"),
         ({"hidden_act": "mish"}, "hidden_act: want one of"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads: want"),
-        ({"architectures": ["BertForQuestionAnswering"], "num_labels": 3}, "id2label: want two, for this class, got 3"),
+        ({"architectures": ["BertForQuestionAnswering"], "num_labels": 3}, "id2label: want two labels for this class"),
     ],
     ids=str,
 )

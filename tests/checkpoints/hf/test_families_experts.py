@@ -44,14 +44,14 @@ CASES = [
     *variants(
         hf.Qwen3MoeForCausalLM, SIZES | {"moe_intermediate_size": 20, "num_experts": 6, "num_experts_per_tok": 3},
         odds={"head_dim": 10},
-        normalised={"norm_topk_prob": True, "decoder_sparse_step": 2, "attention_bias": True, "head_dim": 6},
+        normalized={"norm_topk_prob": True, "decoder_sparse_step": 2, "attention_bias": True, "head_dim": 6},
         some_dense={"mlp_only_layers": [0, 2], "tie_word_embeddings": True, "head_dim": 8, "num_key_value_heads": 1,
                     "rope_parameters": YARN},
     ),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["mixtral-two_of_five", "qwen3_moe-normalised"])
+@pytest.mark.parametrize("name", ["mixtral-two_of_five", "qwen3_moe-normalized"])
 def test_experts_in_stacks_are_read_as_those_that_stand_alone(name: str, tmp_path: Path) -> None:
     (case,) = [case for case in CASES if case.name == name]
     theirs = case.build()

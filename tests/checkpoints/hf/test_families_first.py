@@ -33,7 +33,7 @@ from heddle.core import ConfigError, UsageError, find
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.models.presets import build
 from heddle.nn.base import Context
-from heddle.nn.channels import DroplessConfig, ExpertsConfig, RowPlacesConfig
+from heddle.nn.channels import DroplessConfig, ExpertsConfig, PerDocumentCapacityConfig
 
 SMALL = {"vocab_size": VOCAB, "n_positions": CONTEXT, "n_embd": 30, "n_layer": 2, "n_head": 5}
 GPT, SWITCH, FEW, APART, DENSE = (
@@ -91,7 +91,7 @@ def test_configs_as_they_lie_on_the_hub_are_understood_without_a_word(
     with caplog.at_level(logging.WARNING, "heddle"):
         load_model(tmp_path)
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "not understood and ignored: router_temperature"
+        "unknown keys ignored: router_temperature"
     ]
 
 
@@ -163,7 +163,7 @@ def test_a_switch_without_experts_goes_both_ways(tmp_path: Path) -> None:
 
 def test_places_for_all_of_a_row_drop_nothing(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    for places, wanted in ((511, RowPlacesConfig(most=511)), (512, DroplessConfig())):
+    for places, wanted in ((511, PerDocumentCapacityConfig(max_capacity=511)), (512, DroplessConfig())):
         path.write_text(json.dumps(OLD_SWITCH | {"expert_capacity": places}))
         assert {experts.capacity for experts in find(read_model_config(tmp_path), ExpertsConfig)} == {wanted}
 

@@ -244,7 +244,7 @@ def whole_llama3(folder: Path) -> Path:
 
 
 def whole_gemma(folder: Path) -> Path:
-    """A tokenizer.json such as Gemma's: spaces are marked by normalising."""
+    """A tokenizer.json such as Gemma's: spaces are marked by normalizing."""
     model = models.BPE(*_merged("gemma"), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     pipeline = Tokenizer(model)
     pipeline.normalizer = normalizers.Replace(" ", "\u2581")
@@ -257,7 +257,7 @@ def whole_gemma(folder: Path) -> Path:
 
 
 def whole_prepended(folder: Path) -> Path:
-    """A tokenizer.json such as Mistral's first: a mark is put before every text by normalising."""
+    """A tokenizer.json such as Mistral's first: a mark is put before every text by normalizing."""
     pipeline = Tokenizer(models.BPE(*_merged("mistral"), unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     pipeline.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

@@ -63,7 +63,7 @@ def test_heddle_tokenizers_load_in_transformers(
     assert theirs.bos_token_id == theirs.eos_token_id == tokenizer.end
     for text in strings(60, seed=6):
         ids = tokenizer.encode(text)
-        assert theirs(text)["input_ids"] == tokenizer.opened(text)
+        assert theirs(text)["input_ids"] == tokenizer.encode_prompt(text)
         assert theirs.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
     found = read_tokenizer(tmp_path)
     assert found is not None and found.before == (tokenizer.end,) and found.limit == 100_000

@@ -60,7 +60,7 @@ MERGES = "#version: 0.2\na b\n"
 @pytest.mark.parametrize(
     ("vocab", "merges", "words"),
     [
-        ([], MERGES, "want a table"),
+        ([], MERGES, "want an object"),
         ({}, MERGES, "want a vocabulary"),
         ("{", MERGES, "valid JSON"),
         ("[" * 100_000, MERGES, "valid JSON"),
@@ -109,23 +109,23 @@ def test_words_of_gpt_want_a_token_for_what_is_unknown(tmp_path: Path) -> None:
 
 
 PAPERS: list[tuple[str, Any, str]] = [
-    ("tokenizer_config.json", [], "want a table"),
+    ("tokenizer_config.json", [], "want an object"),
     ("tokenizer_config.json", {"do_lower_case": "yes"}, "want true or false"),
     ("tokenizer_config.json", {"unk_token": 7}, "want a token's name"),
     ("tokenizer_config.json", {"unk_token": {"content": 7}}, "want a token's name"),
     ("tokenizer_config.json", {"unk_token": {"content": "[UNK]", "lstrip": 1}}, "want flags"),
     ("tokenizer_config.json", {"unk_token": "x" * 10_000}, "want a token's name"),
-    ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "want a table of tokens"),
+    ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "want an object of tokens"),
     ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "a"}}}, "want an id"),
     ("tokenizer_config.json", {"added_tokens_decoder": {"-1": {"content": "a"}}}, "want an id"),
     ("tokenizer_config.json", {"added_tokens_decoder": {"9" * 5000: {"content": "a"}}}, "want an id"),
     ("tokenizer_config.json", {"added_tokens_decoder": {"77": {"content": "new"}}}, "want id 2"),
     ("tokenizer_config.json", {"added_tokens_decoder": {"0": {}}}, "want a token's name"),
     ("tokenizer_config.json", {"additional_special_tokens": [7]}, "want a token's name"),
-    ("special_tokens_map.json", 7, "want a table"),
+    ("special_tokens_map.json", 7, "want an object"),
     ("added_tokens.json", {"new": "x"}, "want an id"),
     ("added_tokens.json", {"new": 1 << 60}, "want an id"),
-    ("config.json", [], "want a table"),
+    ("config.json", [], "want an object"),
 ]
 
 

@@ -19,7 +19,7 @@ def test_no_text_spells_a_control_token(name: str, found: Get) -> None:
     for token in tokenizer.special:
         for text in (token, f" {token} ", f"a{token}b", f"{token}{token}", f"x {token}.", f"<{token}>", f"\n{token}\n"):
             assert controls.isdisjoint(tokenizer.encode(text)), text
-    if name in ("t5", "t5_own"):  # letters in another form that normalising brings back
+    if name in ("t5", "t5_own"):  # letters in another form that normalizing brings back
         assert controls.isdisjoint(tokenizer.encode("＜/s＞ ＜extra＿id＿1＞"))
 
 

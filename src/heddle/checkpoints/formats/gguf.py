@@ -25,10 +25,10 @@ from heddle.core import DamageError, brief
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MOST_KEYS, MOST_TENSORS, LONGEST = 1 << 16, 1 << 16, 1 << 24  # the last: bytes of a string
-MOST_ITEMS = 1 << 20  # of all lists together
-LARGEST_SIDE = 1 << 40
-DEEPEST = 4  # lists in lists
-SIDES = 4
+MAX_ITEMS = 1 << 20  # of all lists together
+MAX_DIMENSION = 1 << 40
+MAX_DEPTH = 4  # lists in lists
+MAX_DIMENSIONS = 4
 NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 10: "<Q", 11: "<q", 12: "<d"}
 FLAG, TEXT, LIST = 7, 8, 9
 
@@ -56,7 +56,7 @@ class _Reader:
 
     def __init__(self, data: NDArray[np.uint8], path: Path) -> None:
         self.data, self.path, self.at = data, path, 0
-        self.items = MOST_ITEMS  # that may still follow
+        self.items = MAX_ITEMS  # that may still follow
 
     def take(self, count: int) -> bytes:
         """Return the next bytes."""
@@ -92,7 +92,7 @@ class _Reader:
             return self.take(1) != b"\0"
         if kind == TEXT:
             return self.text()
-        if kind != LIST or depth > DEEPEST:
+        if kind != LIST or depth > MAX_DEPTH:
             raise DamageError(f"{self.path}: want a known type of value, found {kind}")
         inner, count = self.number("<I"), self.count(self.items, "more items")
         self.items -= count
@@ -122,7 +122,7 @@ class GgufFile(Mapping[str, Tensor]):
         for _ in range(keys):
             name = read.text()
             if name in self.metadata:
-                raise DamageError(f"{path}: key {brief(name)} is there twice")
+                raise DamageError(f"{path}: key {brief(name)} occurs twice")
             self.metadata[name] = read.value(read.number("<I"))
         self._tensor_infos = self._read_tensor_infos(read, tensors)
 
@@ -131,12 +131,16 @@ class GgufFile(Mapping[str, Tensor]):
         for _ in range(count):
             name, sides = read.text(), read.number("<I")
             if name in found:
-                raise DamageError(f"{self.path}: tensor {brief(name)} is there twice")
-            if not 1 <= sides <= SIDES:
-                raise DamageError(f"{self.path}: tensor {brief(name)}: want 1 to {SIDES} sides, found {sides}")
+                raise DamageError(f"{self.path}: tensor {brief(name)} occurs twice")
+            if not 1 <= sides <= MAX_DIMENSIONS:
+                raise DamageError(
+                    f"{self.path}: tensor {brief(name)}: want 1 to {MAX_DIMENSIONS} dimensions, found {sides}"
+                )
             shape = tuple(read.number("<Q") for _ in range(sides))[::-1]
-            if not all(1 <= side <= LARGEST_SIDE for side in shape):
-                raise DamageError(f"{self.path}: tensor {brief(name)}: want sides from 1, found {brief(shape)}")
+            if not all(1 <= side <= MAX_DIMENSION for side in shape):
+                raise DamageError(
+                    f"{self.path}: tensor {brief(name)}: want dimensions of 1 or more, found {brief(shape)}"
+                )
             kind, offset = read.number("<I"), read.number("<Q")
             if kind not in QUANT_TYPES:
                 known = ", ".join(quant_type.name for quant_type in QUANT_TYPES.values())

@@ -98,7 +98,9 @@ def hf_config_of_gguf(file: GgufFile) -> dict[str, Any]:
         config["rope_parameters"] |= {"rope_type": "linear", "factor": factor}
     if ROPE_FREQS in tensors:
         if factor != 1:
-            raise UsageError(f"{file.path}: {key.kind}.rope.scaling.factor: want 1 beside {ROPE_FREQS}, found {factor}")
+            raise UsageError(
+                f"{file.path}: {key.kind}.rope.scaling.factor: want 1 together with {ROPE_FREQS}, found {factor}"
+            )
         config["rope_parameters"] |= _llama3_scaling(file, config["rope_parameters"]["rope_theta"])
     return config
 
@@ -109,7 +111,7 @@ def _linear_scaling(key: ArchitectureMetadata) -> float:
     if kind not in ("none", "linear"):
         raise UsageError(f"{key.file.path}: {key.kind}.rope.scaling.type: want none or linear, found {brief(kind)}")
     if key("rope.scaling.attn_factor", float, 1.0) != 1:
-        raise UsageError(f"{key.file.path}: {key.kind}.rope.scaling.attn_factor: want 1, which scales no attention")
+        raise UsageError(f"{key.file.path}: {key.kind}.rope.scaling.attn_factor: want 1 (no scaling of attention)")
     factor = key("rope.scaling.factor", float, key("rope.scale_linear", float, 0.0))  # the latter is the old name
     return 1.0 if kind == "none" or factor == 0 else float(factor)
 
@@ -121,7 +123,7 @@ def _llama3_scaling(file: GgufFile, base: float) -> dict[str, Any]:
     turns = context * base ** -(torch.arange(len(found)) / len(found)) / (2 * math.pi)  # in that context
     share = ((turns - 1.0) / (4.0 - 1.0)).clamp(0, 1)
     if not torch.allclose(found, 1 / ((1 - share) / factor + share), rtol=1e-3):
-        raise UsageError(f"{file.path}: tensor {ROPE_FREQS}: want Llama 3's way to scale rotary pairs, found another")
+        raise UsageError(f"{file.path}: tensor {ROPE_FREQS}: want Llama 3's RoPE scaling, found another one")
     rule = {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": context}
     return rule | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
@@ -140,7 +142,7 @@ class GgufWeights(WeightSource):
             if hf_name is not None:
                 self._names[hf_name if layer is None else hf_name.format(i=int(layer[1]))] = name
             elif name != ROPE_FREQS:
-                raise DamageError(f"{file.path}: tensor {brief(name)} has no place in a model of kind {kind.family}")
+                raise DamageError(f"{file.path}: unexpected tensor {brief(name)} for a model of kind {kind.family}")
         self._interleaved_rope = kind.interleaved_rope
         self._heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
 

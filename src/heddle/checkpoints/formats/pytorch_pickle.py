@@ -21,7 +21,7 @@ from torch import Tensor
 
 import heddle.checkpoints.hf as hf
 from heddle.checkpoints.formats.restricted_unpickler import (
-    LARGEST,
+    MAX_PICKLE_BYTES,
     RestrictedUnpickler,
     StorageRef,
     TensorRef,
@@ -34,9 +34,9 @@ from heddle.core.system import new_folder
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the older layout
 COPIES = 8  # how much larger than its file all tensors may be: views of one storage become separate tensors
-KEPT = (".json", ".txt", ".model", ".jinja")  # files that are copied: configs, tokenizers, chat templates
-LARGEST_KEPT = 256 << 20  # bytes
-LARGEST_LIST = 4 << 20  # bytes of a zip archive's list of entries: some 60,000 of them
+COPIED_SUFFIXES = (".json", ".txt", ".model", ".jinja")  # files that are copied: configs, tokenizers, chat templates
+MAX_COPIED_BYTES = 256 << 20  # bytes
+MAX_LIST_BYTES = 4 << 20  # bytes of a zip archive's list of entries: some 60,000 of them
 LOCAL, END = b"PK\3\4", b"PK\5\6"  # begin each entry of a zip archive, and its last record
 FULL_16 = 0xFFFF  # as many entries, or more
 
@@ -81,12 +81,12 @@ class PickledFile(Mapping[str, Tensor]):
         root = found[0].removesuffix("data.pkl")
         if (order := entries.get(f"{root}byteorder")) and self._bytes(order, 16) != b"little":
             raise UsageError(f"{self.path}: want little-endian numbers, found big-endian ones")
-        table = RestrictedUnpickler(self.path).run(io.BytesIO(self._bytes(entries[found[0]], LARGEST)))
+        table = RestrictedUnpickler(self.path).run(io.BytesIO(self._bytes(entries[found[0]], MAX_PICKLE_BYTES)))
         storages = f"{root}data/"
         return table, {name.removeprefix(storages): at for name, at in entries.items() if name.startswith(storages)}
 
     def _legacy(self) -> tuple[Any, dict[str, ByteRange]]:
-        file = io.BytesIO(self._data[:LARGEST])
+        file = io.BytesIO(self._data[:MAX_PICKLE_BYTES])
         if RestrictedUnpickler(self.path).run(file) != MAGIC:
             raise UnsafePickle(f"{self.path}: want a file of torch.save, found another pickle")
         if RestrictedUnpickler(self.path).run(file) != VERSION:
@@ -109,7 +109,7 @@ class PickledFile(Mapping[str, Tensor]):
             (items,) = struct.unpack("<q", self._data[at : at + 8])
             size = items * storages[key].itemsize
             if items != storages[key].items or at + 8 + size > len(self._data):
-                raise DamageError(f"{self.path}: storage {brief(key)} is cut short or not of the promised length")
+                raise DamageError(f"{self.path}: storage {brief(key)} is cut short or has a wrong length")
             spans[key] = ByteRange(at + 8, size)
             at += 8 + size
         return spans
@@ -170,8 +170,8 @@ class _BoundedReader(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         size = len(self._data) - self._data.tell() if size < 0 else size
-        if size > LARGEST_LIST:
-            raise UnsafePickle(f"{self._path}: {size} bytes of entries, at most {LARGEST_LIST} allowed")
+        if size > MAX_LIST_BYTES:
+            raise UnsafePickle(f"{self._path}: {size} bytes of entries, at most {MAX_LIST_BYTES} allowed")
         return self._data.read(size)
 
 
@@ -185,7 +185,7 @@ def zip_entries(data: mmap.mmap, path: Path) -> dict[str, ByteRange]:
     except (zipfile.BadZipFile, struct.error, ValueError, OverflowError, NotImplementedError) as error:
         raise DamageError(f"{path}: its list of entries is cut short or damaged: {first_line(error)}") from None
     if promised != min(len(listed), FULL_16) or len(entries) < len(listed):
-        raise DamageError(f"{path}: an entry is listed twice, or {promised} are promised and {len(listed)} are there")
+        raise DamageError(f"{path}: an entry is listed twice, or {promised} are declared and {len(listed)} are there")
     ends = 0
     for name, span in sorted(entries.items(), key=lambda item: item[1].start):
         if span.start < ends or span.start + span.size > len(data):
@@ -215,7 +215,9 @@ class _ShardedPickles(Mapping[str, Tensor]):
         files = {name: PickledFile(hf.resolve_hub_link(source / name)) for name in sorted(set(places.values()))}
         for name, file in places.items():
             if name not in files[file]:
-                raise DamageError(f"{source / file}: the index promises tensor {brief(name)}, which is not there")
+                raise DamageError(
+                    f"{source / file}: the index lists tensor {brief(name)}, but the file does not contain it"
+                )
         self._files = {name: files[file] for name, file in places.items()}
 
     def __getitem__(self, name: str) -> Tensor:
@@ -239,7 +241,7 @@ def unpickle_folder(source: Path, target: Path) -> list[str]:
     check_writable(weights, str(source))
     with new_folder(target) as new:
         for path in sorted(source.iterdir()):
-            if path.suffix in KEPT and path.name not in (hf.CONFIG, hf.INDEX, PICKLED_INDEX, hf.CHECKSUMS):
+            if path.suffix in COPIED_SUFFIXES and path.name not in (hf.CONFIG, hf.INDEX, PICKLED_INDEX, hf.CHECKSUMS):
                 _copy(hf.resolve_hub_link(path), new / path.name)
         hf.write_folder(new, config, weights)
     return list(weights)
@@ -261,6 +263,6 @@ def _copy(path: Path, target: Path) -> None:
     if path.is_symlink() or not path.is_file():
         return
     with open_regular_file(path) as file, target.open("xb") as copy:
-        if os.fstat(file.fileno()).st_size > LARGEST_KEPT:
-            raise UsageError(f"{path}: larger than {LARGEST_KEPT} bytes, too large for a file of this kind")
+        if os.fstat(file.fileno()).st_size > MAX_COPIED_BYTES:
+            raise UsageError(f"{path}: larger than {MAX_COPIED_BYTES} bytes, too large for a file of this kind")
         shutil.copyfileobj(file, copy)

@@ -17,10 +17,10 @@ import torch
 
 from heddle.core import DamageError, UsageError, brief, first_line
 
-LARGEST = 16 << 20  # bytes of a pickle; its tensors are stored outside
+MAX_PICKLE_BYTES = 16 << 20  # bytes of a pickle; its tensors are stored outside
 MAX_OPCODES = 250_000  # about thirty for each tensor
-SIDES = 16
-LARGEST_NUMBER = 1 << 63
+MAX_DIMENSIONS = 16
+MAX_INTEGER = 1 << 63
 QUOTES = "'\""
 
 STORAGES = {
@@ -103,16 +103,16 @@ def _allowed_globals() -> dict[str, AllowedGlobal]:
 # --- what may be rebuilt ----------------------------------------------------------------------------------------------
 
 
-def _whole(value: object) -> int:
-    if type(value) is not int or not 0 <= value < LARGEST_NUMBER:
-        raise ValueError(f"want a whole number from 0 on that 63 bits can hold, found {_kind(value)}")
+def _integer(value: object) -> int:
+    if type(value) is not int or not 0 <= value < MAX_INTEGER:
+        raise ValueError(f"want a non-negative integer below 2**63, found {_kind(value)}")
     return value
 
 
-def _wholes(value: object) -> tuple[int, ...]:
-    if not isinstance(value, tuple) or len(value) > SIDES:
-        raise ValueError(f"want a shape of at most {SIDES} sides, found {_kind(value)}")
-    return tuple(_whole(side) for side in value)
+def _integers(value: object) -> tuple[int, ...]:
+    if not isinstance(value, tuple) or len(value) > MAX_DIMENSIONS:
+        raise ValueError(f"want a shape of at most {MAX_DIMENSIONS} dimensions, found {_kind(value)}")
+    return tuple(_integer(side) for side in value)
 
 
 def _tensor_ref(storage: object, dtype: torch.dtype | None, offset: object, *sizes: object) -> TensorRef:
@@ -120,10 +120,10 @@ def _tensor_ref(storage: object, dtype: torch.dtype | None, offset: object, *siz
         raise ValueError(f"want a storage for a tensor, found {_kind(storage)}")
     dtype = dtype or storage.dtype
     if dtype is None or (storage.dtype not in (None, dtype)):
-        raise ValueError("a tensor's dtype is not its storage's")
-    made = TensorRef(storage, dtype, _whole(offset), *map(_wholes, sizes))
+        raise ValueError("a tensor and its storage have different dtypes")
+    made = TensorRef(storage, dtype, _integer(offset), *map(_integers, sizes))
     if len(made.shape) != len(made.strides):
-        raise ValueError("a tensor has as many strides as sides")
+        raise ValueError("the number of strides does not match the number of dimensions")
     capacity = storage.items * storage.itemsize // dtype.itemsize
     last = made.offset + sum((side - 1) * step for side, step in zip(made.shape, made.strides, strict=True))
     if made.numel > capacity or (made.numel and last >= capacity):
@@ -260,7 +260,7 @@ class RestrictedUnpickler:
             self.refuse(f"wants an outside object that is not a storage: {_kind(given)}")
         if len(given) == 6 and given[5] is not None:
             self.refuse("wants a view of a storage, as files before 2018 did")
-        kind, key, items = given[1], given[2], _whole(given[4])
+        kind, key, items = given[1], given[2], _integer(given[4])
         if not isinstance(kind, AllowedGlobal) or not (kind.meaning is StorageRef or kind.name[6:] in STORAGES):
             self.refuse(f"wants a storage of {_kind(kind)}")
         if type(key) is not str:

@@ -1,6 +1,13 @@
 """Hugging Face folders: models loaded and saved, one small file for each family; PEFT adapters."""
 
-from heddle.checkpoints.hf.convert import load_model, load_weights, model_config_from_hf, read_model_config, save_model
+from heddle.checkpoints.hf.convert import (
+    check_family,
+    load_model,
+    load_weights,
+    model_config_from_hf,
+    read_model_config,
+    save_model,
+)
 from heddle.checkpoints.hf.folder import (
     CHECKSUMS,
     CONFIG,

@@ -27,9 +27,9 @@ IGNORED_KEYS = frozenset(
 )  # fmt: skip
 
 # Upper bounds: a config must not cost time or memory before the weights agree with it.
-LARGEST = (1 << 31) - 1
+MAX_INTEGER = (1 << 31) - 1
 DEEPEST, WIDEST_TABLE = 2048, 1 << 20
-MOST = {
+MAX_VALUES = {
     **dict.fromkeys(
         (
             "num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers", "n_layer",
@@ -48,16 +48,16 @@ class HfConfig:
         self.data, self.where = data, where
         self._read: set[str] = set()
 
-    def number(self, name: str, default: Any = MISSING) -> int:
+    def integer(self, name: str, default: Any = MISSING) -> int:
         """Return a whole number."""
         return self._bounded(name, int(self._value(name, int, "a whole number", default)))
 
-    def maybe_number(self, name: str) -> int | None:
+    def maybe_integer(self, name: str) -> int | None:
         """Return a whole number, or None where the key is missing or null."""
         found: int | None = self._value(name, int, "a whole number or null", None, null=True)
         return None if found is None else self._bounded(name, found)
 
-    def real(self, name: str, default: Any = MISSING) -> float:
+    def number(self, name: str, default: Any = MISSING) -> float:
         """Return a number."""
         return self._finite(name, self._value(name, int | float, "a number", default))
 
@@ -65,7 +65,7 @@ class HfConfig:
         """Return true or false."""
         return bool(self._value(name, bool, "true or false", default))
 
-    def word(self, name: str, words: Mapping[str, T], default: Any = MISSING) -> T:
+    def choice(self, name: str, words: Mapping[str, T], default: Any = MISSING) -> T:
         """Return the value of one of some known words."""
         found = self._value(name, str, f"one of {', '.join(words)}", default)
         if found not in words:
@@ -73,28 +73,28 @@ class HfConfig:
             raise ConfigError(f"{self.where}: {name}", want=f"one of {', '.join(words)}", got=found, near=near)
         return words[found]
 
-    def words(self, name: str, words: Mapping[str, T], default: list[str]) -> list[T]:
+    def choices(self, name: str, words: Mapping[str, T], default: list[str]) -> list[T]:
         """Return the values of a list of known words; the default where it is missing or null."""
         found = self._value(name, list, "a list", None, null=True)
         each = [HfConfig({str(i): value}, f"{self.where}: {name}") for i, value in enumerate(found or default)]
-        return [one.word(str(i), words) for i, one in enumerate(each)]
+        return [one.choice(str(i), words) for i, one in enumerate(each)]
 
-    def numbers(self, name: str) -> list[int]:
+    def integers(self, name: str) -> list[int]:
         """Return a list of whole numbers; an empty one where it is missing or null."""
         found = self._value(name, list, "a list of whole numbers", None, null=True) or []
-        return [HfConfig({str(i): v}, f"{self.where}: {name}").number(str(i)) for i, v in enumerate(found)]
+        return [HfConfig({str(i): v}, f"{self.where}: {name}").integer(str(i)) for i, v in enumerate(found)]
 
-    def maybe_real(self, name: str) -> float | None:
+    def maybe_number(self, name: str) -> float | None:
         """Return a number, or None where the key is missing or null."""
         found: float | None = self._value(name, int | float, "a number or null", None, null=True)
         return None if found is None else self._finite(name, found)
 
-    def part(self, name: str) -> "HfConfig":
-        """Return a nested table; an empty one where it is missing or null."""
-        found = self._value(name, dict, "a table", None, null=True)
+    def nested(self, name: str) -> "HfConfig":
+        """Return a nested object; an empty one where it is missing or null."""
+        found = self._value(name, dict, "an object", None, null=True)
         return HfConfig(found or {}, f"{self.where}: {name}")
 
-    def only(self, name: str, value: Any, default: Any = MISSING) -> None:
+    def require(self, name: str, value: Any, default: Any = MISSING) -> None:
         """Refuse every value but the one that is supported."""
         found = self.data.get(name, value if default is MISSING else default)
         self._read.add(name)
@@ -106,7 +106,7 @@ class HfConfig:
         return sorted(self.data.keys() - self._read - IGNORED_KEYS)
 
     def _bounded(self, name: str, found: int) -> int:
-        most = MOST.get(name, LARGEST)
+        most = MAX_VALUES.get(name, MAX_INTEGER)
         if abs(found) > most:
             raise ConfigError(f"{self.where}: {name}", want=f"a whole number of at most {most}", got=found)
         return found

@@ -1,6 +1,5 @@
 """Conversion between Hugging Face folders and Heddle models; an error names the part that no family can express."""
 
-import difflib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +50,7 @@ from heddle.core import (
     diff,
     fields_of,
     first_line,
-    meant,
+    hint,
     replace,
     swap,
 )
@@ -115,9 +114,8 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
     """Return the family of a config; an unknown one is refused with the nearest names."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
-        near = difflib.get_close_matches(str(name)[:80].lower(), FAMILIES, n=3, cutoff=0.5)
-        known = ", ".join(FAMILIES)
-        raise UsageError(f"{where}: model_type {brief(name)} is not known, want one of {known}{meant(*near)}")
+        near = hint(str(name).lower(), FAMILIES)
+        raise UsageError(f"{where}: model_type {brief(name)} is not known, want one of {', '.join(FAMILIES)}{near}")
     return FAMILIES[name]
 
 
@@ -129,7 +127,7 @@ def model_config_from_hf(config: Mapping[str, Any], where: str) -> ModelConfig:
     hf = family.reader(config, where)
     model_config = family.read(hf)
     if unread := [key for key in hf.unread() if key not in family.ignored_keys]:
-        log.warning("%s: not understood and ignored: %s", where, ", ".join(unread))
+        log.warning("%s: unknown keys ignored: %s", where, ", ".join(unread))
     return model_config
 
 
@@ -161,7 +159,7 @@ def load_weights(
     model = _build_meta(model_config, where).to(chosen.dtype)
     check_shapes(model, weight_maps, source)
     check_buffers(model, where)
-    model.materialise(chosen.device)
+    model.materialize(chosen.device)
     copy_weights(model, weight_maps, source)
     model.eval()
     return model
@@ -196,11 +194,18 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
     return family
 
 
+def check_family(name: str | None) -> None:
+    """Refuse a family that is not known; None: any."""
+    if name is not None and name not in FAMILIES:
+        raise ConfigError.unknown("family", name, FAMILIES)
+
+
 def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
     """Return the first family, or the wanted one, that can express a model; else name what the nearest lacks."""
     lacks: dict[str, list[Change]] = {}
     reasons: dict[str, str] = {}
-    among = FAMILIES if wanted is None else {wanted: family_of({"model_type": wanted}, "family")}
+    check_family(wanted)
+    among = FAMILIES if wanted is None else {wanted: FAMILIES[wanted]}
     for name, family in among.items():
         if not isinstance(config, family.config_type):
             continue

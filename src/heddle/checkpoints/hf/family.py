@@ -54,5 +54,5 @@ def one(config: Config, kind: type[C]) -> C:
     """Return the first part of a type in a config; differing others are found when the written config is read back."""
     found = find(config, kind)
     if not found:
-        raise NoCounterpart(f"it wants a part like {kind.kind or kind.__name__}")
+        raise NoCounterpart(f"it needs a part like {kind.kind or kind.__name__}")
     return found[0]

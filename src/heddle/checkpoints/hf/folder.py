@@ -16,8 +16,8 @@ from heddle.core.system import check_writable, parse_json, replacing, write_json
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CHECKSUMS = "checksums.json"  # Heddle's own: size and SHA-256 of each file of weights that it exports
 GENERATION = "generation_config.json"
-LARGEST_CONFIG, LARGEST_INDEX = 4 << 20, 64 << 20  # bytes
-MOST_FILES = 512  # all stay open while a model is loaded
+MAX_CONFIG_BYTES, LARGEST_INDEX = 4 << 20, 64 << 20  # bytes
+MAX_FILES = 512  # all stay open while a model is loaded
 CHANGED = f"if it was changed on purpose, remove {CHECKSUMS}"
 SHARD = 5 << 30  # bytes of weights in one file, as in transformers
 
@@ -40,7 +40,7 @@ def read_generation(path: Path) -> dict[str, Any]:
     return _table(path / GENERATION) if (path / GENERATION).is_file() else {}
 
 
-def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
+def _table(path: Path, most: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
     if not path.exists():
         raise UsageError(f"{path}: no such file")
     with open_regular_file(resolve_hub_link(path)) as file:
@@ -52,7 +52,7 @@ def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise DamageError(f"{path}: want UTF-8") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: want a table, found a {type(found).__name__}")
+        raise UsageError(f"{path}: want an object, found a {type(found).__name__}")
     return found
 
 
@@ -88,7 +88,9 @@ class SafetensorsFolder(WeightSource):
         _verify(path, self._files)
         for tensor, file in self._place.items():
             if tensor not in self._files[file]:
-                raise DamageError(f"{path / file}: the index promises tensor {brief(tensor)}, which is not there")
+                raise DamageError(
+                    f"{path / file}: the index lists tensor {brief(tensor)}, but the file does not contain it"
+                )
 
     @property
     def where(self) -> str:
@@ -125,7 +127,7 @@ def _places(path: Path) -> dict[str, str]:
     if (path / SINGLE).is_file():
         return dict.fromkeys(TensorFile(resolve_hub_link(path / SINGLE)), SINGLE)
     if any(path.glob("*.bin")):
-        fault = "its weights are pickled, which can run code"
+        fault = "its weights are pickled, and a pickle can run code"
         raise UsageError(f"{path}: {fault}; type: heddle convert --unpickle {path} OUT")
     raise UsageError(f"{path}: want {SINGLE}, found none")
 
@@ -149,9 +151,9 @@ def read_index(path: Path, ending: str) -> dict[str, str]:
     """Return the file of each tensor from an index; all must be in this folder."""
     places = _table(path, LARGEST_INDEX).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-        raise DamageError(f"{path}: want a table weight_map of tensors and files")
-    if len(set(places.values())) > MOST_FILES:
-        raise UsageError(f"{path}: {len(set(places.values()))} files, at most {MOST_FILES} allowed")
+        raise DamageError(f"{path}: want an object weight_map of tensors and files")
+    if len(set(places.values())) > MAX_FILES:
+        raise UsageError(f"{path}: {len(set(places.values()))} files, at most {MAX_FILES} allowed")
     for name in set(places.values()):
         if Path(name).name != name or not name.endswith(ending) or not name.isprintable():
             raise DamageError(f"{path}: want {ending} files of this folder, found {brief(name)}")

@@ -8,7 +8,7 @@ from heddle.core import ConfigError
 from heddle.text.formats import ImportedTokenizer
 from heddle.text.tokenizers import SequenceTemplate, SpecialTokens
 
-MOST = 1000  # ids in a list
+MAX_IDS = 1000  # ids in a list
 # The end token of a family that has none. GPT (2018) gets its unknown token, which the model hardly ever generates.
 END_SUBSTITUTES = {"openai-gpt": "unk_token"}
 
@@ -86,6 +86,6 @@ class _TokenIds:
 
     def _in_vocab(self, name: str, value: Any) -> tuple[int, ...]:
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if len(ids) > MOST or not all(isinstance(id, int) and not isinstance(id, bool) for id in ids):
+        if len(ids) > MAX_IDS or not all(isinstance(id, int) and not isinstance(id, bool) for id in ids):
             raise ConfigError(name, want="an id or a list of ids", got=value)
         return tuple(id for id in ids if id >= 0 and (self.vocab is None or id < self.vocab))

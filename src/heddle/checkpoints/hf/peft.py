@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heddle.checkpoints.hf.convert import FAMILIES, family_for
 from heddle.checkpoints.hf.family import Family, NoCounterpart
-from heddle.checkpoints.hf.folder import LARGEST_CONFIG, write_file
+from heddle.checkpoints.hf.folder import MAX_CONFIG_BYTES, write_file
 from heddle.checkpoints.hf.peft_config import PeftLoraConfig, read_peft_config
 from heddle.checkpoints.hf.weight_map import (
     IDENTITY,
@@ -57,7 +57,7 @@ def is_adapter(path: Path) -> bool:
 
 def base_model_name(path: Path) -> str | None:
     """Return the name or path of an adapter's base model, or None."""
-    name = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG).get("base_model_name_or_path")
+    name = read_table(path / ADAPTER_CONFIG, MAX_CONFIG_BYTES).get("base_model_name_or_path")
     return name if isinstance(name, str) else None
 
 
@@ -156,7 +156,7 @@ def _adapter_config(
     return {
         "peft_type": "LORA",
         "r": rank,
-        "lora_alpha": _whole(alpha),
+        "lora_alpha": _as_int(alpha),
         "use_rslora": rslora,
         "lora_dropout": loras[0].dropout,
         "target_modules": shortest_suffixes(matrices.keys(), among),
@@ -171,11 +171,11 @@ def _differing(values: Mapping[str, float], usual: float) -> dict[str, float]:
     found: dict[str, float] = {}
     for value in sorted(set(values.values()) - {usual}):
         ends = shortest_suffixes({name for name, own in values.items() if own == value}, values)
-        found |= {end.replace(".", "\\."): _whole(value) for end in ends}
+        found |= {end.replace(".", "\\."): _as_int(value) for end in ends}
     return found
 
 
-def _whole(number: float) -> float:
+def _as_int(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
@@ -196,7 +196,7 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
     config = model.config.expand()
     if config.adapters:
         raise UsageError(f"{path}: this model has adapters already; merge them first")
-    data = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG)
+    data = read_table(path / ADAPTER_CONFIG, MAX_CONFIG_BYTES)
     adapter_config, tensors = read_peft_config(data, str(path / ADAPTER_CONFIG)), _read_matrices(path)
     weight_maps = _weight_maps_for(model, tensors, wanted, path)
     _check_named(adapter_config, weight_maps, tensors, path)
@@ -226,13 +226,13 @@ def _apply_adapters(model: Model, found: Mapping[LoraConfig, Mapping[str, tuple[
 def _read_matrices(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
     """Return the two matrices of each module in the file."""
     if not (path / TENSORS).is_file() and (path / PICKLED).is_file():
-        raise UsageError(f"{path}: its adapter is pickled, which can run code; want {TENSORS}")
+        raise UsageError(f"{path}: its adapter is pickled, and a pickle can run code; want {TENSORS}")
     with open_tensors(path / TENSORS) as file:
         names = set(file.keys())
         modules = sorted({name.removeprefix(PREFIX).removesuffix(DOWN).removesuffix(UP) for name in names})
         wanted = [f"{PREFIX}{module}{end}" for module in modules for end in (DOWN, UP)]
-        if strange := sorted(names - set(wanted)):
-            raise DamageError(f"{path / TENSORS}: tensor {strange[0]} is not part of a plain LoRA")
+        if unexpected := sorted(names - set(wanted)):
+            raise DamageError(f"{path / TENSORS}: tensor {unexpected[0]} is not part of a plain LoRA")
         if missing := [name for name in wanted if name not in names]:
             raise DamageError(f"{path / TENSORS}: tensor {missing[0]} is missing, and {len(missing) - 1} more")
         if not wanted:
@@ -243,7 +243,7 @@ def _read_matrices(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
 
 def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, WeightMap]:
     """Return the weight maps by Hugging Face module, in the family whose names the adapter uses."""
-    config, strange = model.config.expand(), list[str]()
+    config, unexpected = model.config.expand(), list[str]()
     known = {f"{found.path}.weight" for found in find_linears(model)}
     for name in FAMILIES if wanted is None else (wanted,):
         try:
@@ -252,12 +252,12 @@ def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None,
             continue
         weight_maps = [entry for entry in family.weight_maps(config) if known.issuperset(entry.names)]
         maps = {module: entry for entry in weight_maps if (module := hf_module(entry)) is not None}
-        strange = sorted(set(modules) - maps.keys())
-        if not strange:
+        unexpected = sorted(set(modules) - maps.keys())
+        if not unexpected:
             return maps
-    if not strange:
+    if not unexpected:
         family_for(config, wanted)  # raises an error that says why
-    raise DamageError(f"{path}: {strange[0]} is not a linear layer of the model, and {len(strange) - 1} more")
+    raise DamageError(f"{path}: {unexpected[0]} is not a linear layer of the model, and {len(unexpected) - 1} more")
 
 
 def _check_named(

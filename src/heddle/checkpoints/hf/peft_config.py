@@ -16,9 +16,9 @@ IGNORED_KEYS = frozenset(
         "inference_mode", "megatron_core", "peft_version", "qalora_group_size", "revision", "task_type",
     }
 )  # fmt: skip
-PLAIN_INITS = (True, False, "gaussian", "orthogonal")  # other initialisations change the base weights
+PLAIN_INITS = (True, False, "gaussian", "orthogonal")  # other initializations change the base weights
 PATTERN = re.compile(r"[\w\\.\-]{1,400}")
-HIGHEST_RANK = 1 << 16
+MAX_RANK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,20 @@ def _by_suffix(patterns: Mapping[str, float], module: str, otherwise: float) -> 
 def read_peft_config(data: Mapping[str, Any], where: str) -> PeftLoraConfig:
     """Read an adapter's config; unsupported settings are refused by name."""
     hf = HfConfig(data, where)
-    hf.word("peft_type", {"LORA": True})
-    hf.only("bias", "none")
+    hf.choice("peft_type", {"LORA": True})
+    hf.require("bias", "none")
     if data.get("init_lora_weights", True) not in PLAIN_INITS:
         raise ConfigError(f"{where}: init_lora_weights", want="true or false", got=data["init_lora_weights"])
     layers = data.get("layers_to_transform")
     config = PeftLoraConfig(
-        rank=_rank(hf.number("r", 8), f"{where}: r"),
-        alpha=hf.real("lora_alpha", 8),
+        rank=_rank(hf.integer("r", 8), f"{where}: r"),
+        alpha=hf.number("lora_alpha", 8),
         rslora=hf.flag("use_rslora", False),
-        dropout=hf.real("lora_dropout", 0.0),
+        dropout=hf.number("lora_dropout", 0.0),
         ranks={end: _rank(n, f"{where}: rank_pattern") for end, n in _patterns(hf, "rank_pattern").items()},
         alphas=_patterns(hf, "alpha_pattern"),
         targets=_targets(hf),
-        layers=(hf.number("layers_to_transform"),) if isinstance(layers, int) else _layers(hf),
+        layers=(hf.integer("layers_to_transform"),) if isinstance(layers, int) else _layers(hf),
         layer_lists=_layer_lists(hf),
     )
     known = IGNORED_KEYS | {"init_lora_weights", "target_modules", "layers_pattern"}
@@ -87,23 +87,23 @@ def read_peft_config(data: Mapping[str, Any], where: str) -> PeftLoraConfig:
 
 
 def _rank(found: float, where: str) -> int:
-    if found != int(found) or not 1 <= found <= HIGHEST_RANK:
-        raise ConfigError(where, want=f"a whole number from 1 to {HIGHEST_RANK}", got=found)
+    if found != int(found) or not 1 <= found <= MAX_RANK:
+        raise ConfigError(where, want=f"a whole number from 1 to {MAX_RANK}", got=found)
     return int(found)
 
 
 def _layers(hf: HfConfig) -> tuple[int, ...] | None:
-    return tuple(hf.numbers("layers_to_transform")) or None
+    return tuple(hf.integers("layers_to_transform")) or None
 
 
 def _patterns(hf: HfConfig, key: str) -> dict[str, float]:
     """Return a table of patterns; regular expressions that are more than a name are refused, not run."""
-    part = hf.part(key)
+    part = hf.nested(key)
     found: dict[str, float] = {}
     for pattern in part.data:
         if not isinstance(pattern, str) or not PATTERN.fullmatch(pattern):
             raise ConfigError(part.where, want="names of modules, or their ends", got=pattern)
-        found[pattern.replace("\\.", ".")] = part.real(pattern)
+        found[pattern.replace("\\.", ".")] = part.number(pattern)
     return found
 
 

@@ -128,7 +128,7 @@ class Zeros(Transform):
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         if any(tensor.any() for tensor in tensors):
-            raise UsageError("want zeros, found other numbers, which the model has no weight for")
+            raise UsageError("want zeros, because the model has no parameter for it; found other numbers")
         return []
 
     def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:

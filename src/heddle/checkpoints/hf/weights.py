@@ -143,9 +143,9 @@ def match_weights(weight_maps: list[WeightMap], weights: WeightSource, ignored: 
     if missing := [name for name in needed if name not in weights]:
         raise DamageError(f"{weights.where}: tensor {missing[0]} is missing{_and_more(missing)}")
     left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(RECOMPUTED))
-    if strange := [name for name in left if name not in ignored]:
-        name = brief(strange[0]).strip(QUOTES)
-        raise DamageError(f"{weights.where}: tensor {name} has no place in the model{_and_more(strange)}")
+    if unexpected := [name for name in left if name not in ignored]:
+        name = brief(unexpected[0]).strip(QUOTES)
+        raise DamageError(f"{weights.where}: unexpected tensor {name}{_and_more(unexpected)}")
     if left:
         log.info("not loaded, since the model does not use them: %s", ", ".join(left))
     return weight_maps
@@ -159,7 +159,7 @@ def check_shapes(model: Model, weight_maps: list[WeightMap], weights: WeightSour
     """Compare the shape of every tensor with its weight, on the meta device."""
     own = dict(model.named_parameters())
     if unfilled := sorted(own.keys() - {name for entry in weight_maps for name in entry.names}):
-        raise DamageError(f"{weights.where}: weight {unfilled[0]} is filled by no tensor{_and_more(unfilled)}")
+        raise DamageError(f"{weights.where}: missing tensor for {unfilled[0]}{_and_more(unfilled)}")
     for entry in weight_maps:
         if not entry.names:
             continue
@@ -181,7 +181,7 @@ def check_buffers(model: Model, where: str) -> None:
     buffers = sum(buffer.numel() * buffer.itemsize for buffer in model.buffers())
     weights = sum(weight.numel() * weight.itemsize for weight in model.parameters())
     if buffers > max(MAX_BUFFERS, weights):
-        raise UsageError(f"{where}: its tables of positions would take {buffers} bytes, its weights take {weights}")
+        raise UsageError(f"{where}: its position tables would take {buffers} bytes, more than its weights: {weights}")
 
 
 def _check_unused(entry: WeightMap, weights: WeightSource) -> None:

@@ -18,6 +18,7 @@ from heddle.checkpoints.store.run_folder import (
     list_runs,
     load_checkpoint_model,
     load_config,
+    missing_weights,
     model_config,
     newest_config,
     open_run,
@@ -33,4 +34,4 @@ from heddle.checkpoints.store.safetensors_io import (
 )
 from heddle.checkpoints.store.safetensors_reader import TensorFile
 from heddle.checkpoints.store.snapshot import Snapshot
-from heddle.checkpoints.store.store import LOOKS, Store
+from heddle.checkpoints.store.store import LOOKS, Store, hold

@@ -45,6 +45,11 @@ class Checkpoint:
         """Read one group of tensors onto a device."""
         return read_tensors(self.weights(group), device)
 
+    def names(self, group: str = "model") -> frozenset[str]:
+        """Return the names of the tensors in one group."""
+        with open_tensors(self.weights(group)) as file:
+            return frozenset(file.keys())
+
     def weights(self, group: str = "model") -> Path:
         """Return the file of one group, which must not have changed since it was verified."""
         if group not in self.file_stamps:
@@ -81,7 +86,7 @@ def _read_state(path: Path, text: str, written: int) -> dict[str, Any]:
     for step in range(written, FORMAT):
         state = MIGRATIONS[step].state(state)
     if not isinstance(state, dict):
-        raise DamageError(f"{path}: want a table, found a {type(state).__name__}")
+        raise DamageError(f"{path}: want an object, found a {type(state).__name__}")
     return state
 
 

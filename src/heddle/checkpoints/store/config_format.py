@@ -43,7 +43,7 @@ def _dropout_as_part(config: Any) -> Any:
         return config
     moved = {key: _dropout_as_part(value) for key, value in config.items()}
     if isinstance(moved.get("dropout"), int | float) and ("part" in moved or moved.get("kind") == "full"):
-        moved["dropout"] = {"kind": "each", "rate": moved["dropout"]}
+        moved["dropout"] = {"kind": "element", "rate": moved["dropout"]}
     return moved
 
 

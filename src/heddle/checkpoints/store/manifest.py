@@ -136,7 +136,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, int]:
         data = parse_json(text, "text")
         # Comparing the whole text, not only the checksum, also catches changed spaces and repeated keys.
         if not isinstance(data, dict) or render(data) != text:
-            raise DamageError(f"{path}: want a manifest whose checksum fits, found other bytes")
+            raise DamageError(f"{path}: checksum mismatch: the manifest was changed or damaged")
         data.pop("checksum")
         written = _check_format(path, data)
         for step in range(written, FORMAT):

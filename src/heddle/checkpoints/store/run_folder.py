@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -29,17 +30,31 @@ HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name
 log = logging.getLogger("heddle")
 
 
-def load_checkpoint_model(checkpoint: Checkpoint, config: ModelConfig, hardware: Hardware | None = None) -> Model:
+def load_checkpoint_model(
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    hardware: Hardware | None = None,
+    frozen: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Model:
     """Build a model and load its weights from a checkpoint: the moving average if the run has one.
 
-    Weights are float32 unless `hardware` says otherwise, so that results do not depend on the chip.
+    Weights are float32 unless `hardware` says otherwise, so that results do not depend on the chip. `frozen` are those
+    that the checkpoint does not hold; the model takes their memory where it can.
     """
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
     model = build_meta(config).to(chosen.dtype)
-    model.materialise(chosen.device)
-    model.fill(_CheckpointTensors(checkpoint))
+    model.materialize(chosen.device)
+    for name, weight in model.named_parameters():
+        if name in frozen and (weight.device, weight.dtype) == (frozen[name].device, frozen[name].dtype):
+            weight.data = frozen[name]  # no second copy
+    model.copy_weights(_CheckpointTensors(checkpoint, frozen))
     model.eval()
     return model
+
+
+def missing_weights(checkpoint: Checkpoint, config: ModelConfig) -> frozenset[str]:
+    """Return the names of the model's weights that a checkpoint does not hold."""
+    return frozenset(name for name, _ in build_meta(config).named_parameters()) - checkpoint.names(WEIGHTS)
 
 
 def open_run(path: Path, *, best: bool = False) -> Checkpoint:
@@ -108,7 +123,7 @@ def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: T
     """Return the full config of a run's model; the tokenizer must not be larger than its vocabulary."""
     full = decode(ModelConfig, config["model"], "model").expand()
     if full.vocab is None:
-        raise ConfigError("model.vocab", want="a number, for a model with a tokenizer", got=None)
+        raise ConfigError("model.vocab", want="a number, because the model has a tokenizer", got=None)
     if tokenizer.vocab > full.vocab:
         want = f"a tokenizer of at most {full.vocab} ids, as the model has"
         raise ConfigError(f"{checkpoint.path / TOKENIZER}", want=want, got=tokenizer.vocab)
@@ -118,13 +133,14 @@ def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: T
 class _CheckpointTensors(Mapping[str, Tensor]):
     """The tensors of a checkpoint, each read when needed, so that loading a model makes no second copy of it."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, frozen: Mapping[str, Tensor]) -> None:
+        self._frozen = frozen
         self._path = checkpoint.weights(AVERAGE if AVERAGE in checkpoint.groups else WEIGHTS)
         self._file = open_tensors(self._path)
-        self._names = frozenset(self._file.keys())
+        self._names = frozenset(self._file.keys()) | frozen.keys()
 
     def __getitem__(self, name: str) -> Tensor:
-        return get_tensor(self._file, name, self._path)
+        return self._frozen[name] if name in self._frozen else get_tensor(self._file, name, self._path)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -19,9 +19,11 @@ from heddle.checkpoints.store.disk import Disk, LocalDisk
 from heddle.checkpoints.store.manifest import MANIFEST, FileDigest, new_manifest, read_manifest, write_manifest
 from heddle.checkpoints.store.snapshot import FrozenSnapshot, Snapshot, freeze
 from heddle.core import ConfigError, DamageError, EnvironmentFault, HeddleError
+from heddle.core.system import open_to_append
 
 FOLDER = re.compile(r"step-([0-9]{8,15})(?:-([0-9]{1,6}))?")  # the second number: a step saved again
 HIDDEN = re.compile(r"\.(?:saving|gone)-([0-9]{1,9})-[0-9a-f]+")
+HELD = ".held-"  # before the name of a checkpoint: a file that lists the runs which need it
 LOOKS = 100  # at checkpoints that a trainer prunes meanwhile
 _in_use: set[str] = set()  # hidden folders that this process is writing or deleting
 
@@ -206,6 +208,7 @@ class Store:
         keep = {saved} | {entry.path for entry in older[max(0, len(older) - self.keep_last + 1) :]}
         ranked = sorted((e for e in reversed(entries) if e.metric is not None), key=_metric_or_infinity)
         keep |= {entry.path for entry in ranked[: self.keep_best]}
+        keep |= {entry.path for entry in entries if _is_held(entry.path)}
         for entry in entries:
             if entry.path not in keep:
                 self._remove(entry.path)
@@ -233,6 +236,25 @@ class Store:
             yield path
         finally:
             _in_use.discard(path.name)
+
+
+def hold(checkpoint: Path, run: Path) -> None:
+    """Keep a checkpoint from being pruned as long as another run, which needs its weights, exists."""
+    mark, line = checkpoint.with_name(HELD + checkpoint.name), f"{run.resolve()}\n"
+    with contextlib.suppress(OSError):  # where nothing can be written, nothing is pruned either
+        if FOLDER.fullmatch(checkpoint.name) and line not in _holders(mark):
+            with open_to_append(mark) as file:
+                file.write(line)
+
+
+def _holders(mark: Path) -> Sequence[str]:
+    return mark.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if mark.is_file() else []
+
+
+def _is_held(checkpoint: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return any(Path(line.rstrip("\n")).is_dir() for line in _holders(checkpoint.with_name(HELD + checkpoint.name)))
+    return False
 
 
 def _open(path: Path, step: int) -> Checkpoint:

@@ -41,14 +41,27 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def _parents(path: Path) -> Iterator[None]:
+    """Make the folders above a path; after a fault, remove those that were not there before and are still empty."""
+    made = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to fill, which becomes the one at a path once it is complete and on the disk.
 
     The path must be free, or an empty folder. A crash or a fault leaves it as it was.
     """
     path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_folder(path) as shop:
+    with _parents(path), temporary_folder(path) as shop:
         new = shop / path.name  # whose name is known to what is written into it
         new.mkdir()
         try:

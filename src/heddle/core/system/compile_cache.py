@@ -8,8 +8,8 @@ from pathlib import Path
 from heddle.core.errors import first_line
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # where torch looks for compiled code, and Triton with it
-OF_TRITON = "TRITON_CACHE_DIR"  # where Triton's part of it lies, once there is some
-OF_TORCH = "torchinductor_"  # how the folder begins that torch chooses itself, among the temporary ones
+TRITON_CACHE_VARIABLE = "TRITON_CACHE_DIR"  # where Triton's part of it lies, once there is some
+TORCH_CACHE_PREFIX = "torchinductor_"  # how the folder begins that torch chooses itself, among the temporary ones
 
 
 def enable_compile_cache() -> None:
@@ -29,8 +29,8 @@ def enable_compile_cache() -> None:
         return
     if os.access(folder, os.W_OK):
         os.environ[FOLDER] = str(folder)
-        if _by_torch(os.environ.get(OF_TRITON, "")):
-            del os.environ[OF_TRITON]  # follows from the other
+        if _by_torch(os.environ.get(TRITON_CACHE_VARIABLE, "")):
+            del os.environ[TRITON_CACHE_VARIABLE]  # follows from the other
 
 
 def _chosen() -> bool:
@@ -41,7 +41,7 @@ def _chosen() -> bool:
 def _by_torch(folder: str) -> bool:
     """Tell whether a folder is the temporary one that torch chooses, or lies in it."""
     temporary, path = Path(tempfile.gettempdir()), Path(folder)
-    return any(one.name.startswith(OF_TORCH) and one.parent == temporary for one in (path, *path.parents))
+    return any(one.name.startswith(TORCH_CACHE_PREFIX) and one.parent == temporary for one in (path, *path.parents))
 
 
 def cache_folder() -> Path:

@@ -8,7 +8,7 @@ STAT = Path("/proc/stat")  # Linux; elsewhere nothing is known of other processe
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 NICE, IDLE, WAITING = 1, 3, 4  # columns of a line of STAT: low priority, idle, and idle while a disk is waited for
 TICKS = 8  # columns that add up to the whole time; those of guests are counted among them
-SHORTEST = 0.25  # seconds over which use can be told, in steps of a hundredth
+MIN_SECONDS = 0.25  # seconds over which use can be told, in steps of a hundredth
 
 
 def usable_cores() -> int:
@@ -34,7 +34,7 @@ class CoreWatch:
         if now is None or before is None:
             return None
         seconds, busy, own = (a - b for a, b in zip(now, before, strict=True))
-        if seconds < SHORTEST:
+        if seconds < MIN_SECONDS:
             return None
         self._last = now
         others = max(0.0, busy - own) / seconds

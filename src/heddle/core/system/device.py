@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heddle.core.errors import ConfigError, nearest
+from heddle.core.errors import ALIASES, ConfigError, nearest
 
 if TYPE_CHECKING:  # imported where it is used: commands that compute nothing do not wait for it
     import torch
@@ -56,7 +56,8 @@ def _device(name: str) -> "torch.device":
     known = ["auto", "cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if name == "cpu" or (kind == "cuda" and (f"cuda:{index or 0}") in known):
         return torch.device(name)
-    why = ", for torch finds no CUDA device here" if kind == "cuda" and len(known) == 2 else ""
+    meant = kind == "cuda" or ALIASES.get(kind.lower()) == "cuda"
+    why = " (torch finds no CUDA device)" if meant and len(known) == 2 else ""
     near = None if kind == "cuda" else nearest(name, known)
     raise ConfigError("device", want=f"one of {', '.join(known)}{why}", got=name, near=near)
 

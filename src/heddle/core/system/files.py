@@ -15,10 +15,11 @@ import yaml
 
 from heddle.core.errors import ConfigError, UsageError, brief, first_line, system_faults
 from heddle.core.raw_value import RawValue
+from heddle.core.system.encodings import decode_text
 
-LARGEST = 4 << 20  # bytes
-LONGEST_CONFIG = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
-MOST_MARKS = 10_000  # marks of structure in a YAML text: its parser takes some 25 microseconds for each
+MAX_BYTES = 4 << 20  # bytes
+MAX_CONFIG_BYTES = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
+MAX_MARKS = 10_000  # marks of structure in a YAML text: its parser takes some 25 microseconds for each
 
 
 class StrictLoader(yaml.SafeLoader):
@@ -65,15 +66,22 @@ for schema in (StrictLoader, StrictDumper):
 def parse_yaml(text: str, name: str = "yaml") -> Any:
     """Parse YAML strictly; every fault is a ConfigError of one line."""
     marks = sum(text.count(mark) for mark in ",[]{}:-?\n")
-    if len(text) > LONGEST_CONFIG or marks > MOST_MARKS:
-        wish = f"at most {LONGEST_CONFIG} characters and {MOST_MARKS} lines, keys and values"
-        raise ConfigError(name, want=wish, got=f"{len(text)} and {marks}")
+    if len(text) > MAX_CONFIG_BYTES or marks > MAX_MARKS:
+        want = f"at most {MAX_CONFIG_BYTES} characters and {MAX_MARKS} lines, keys and values"
+        raise ConfigError(name, want=want, got=f"{len(text)} and {marks}")
     try:
         data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
-        raise ConfigError(name, want="valid YAML", got=first_line(error)) from None
+        raise ConfigError(name, want="valid YAML", got=_yaml_fault(error)) from None
     _refuse_half_characters(text, data, name)
     return data
+
+
+def _yaml_fault(error: Exception) -> str:
+    """Say what is wrong with a YAML text, and where."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None or error.problem_mark is None:
+        return first_line(error)
+    return f"{error.problem} in line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
 
 
 def parse_json(text: str, name: str = "json") -> Any:
@@ -108,19 +116,21 @@ def _refuse_half_characters(text: str, data: Any, name: str) -> None:
         raise ConfigError(name, want="text that UTF-8 can hold", got="half a surrogate pair") from None
 
 
-def read_text(path: Path, limit: int = LARGEST) -> str:
-    """Read a small UTF-8 file whole."""
+def read_text(path: Path, limit: int = MAX_BYTES) -> str:
+    """Read a small text file whole, in UTF-8 or by its byte-order mark."""
     try:
         if path.stat().st_size > limit:
             raise UsageError(f"{path}: larger than {limit} bytes, too large for a file of this kind")
-        return path.read_text(encoding="utf-8")
+        return decode_text(path.read_bytes())
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: want a file, found a folder") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
 
 
-def read_table(path: Path, limit: int = LARGEST) -> dict[str, Any]:
+def read_table(path: Path, limit: int = MAX_BYTES) -> dict[str, Any]:
     """Read a small JSON file that holds a table."""
     return parse_table(read_text(path, limit), str(path))
 
@@ -129,14 +139,18 @@ def parse_table(text: str, name: str) -> dict[str, Any]:
     """Parse JSON that holds a table."""
     found = parse_json(text, name)
     if not isinstance(found, dict):
-        raise UsageError(f"{name}: want a table, found {brief(found)}")
+        raise UsageError(f"{name}: want an object, found {brief(found)}")
     return found
 
 
-def read_config(path: Path) -> Any:
+def read_config(path: Path) -> dict[str, Any]:
     """Read a YAML or JSON file as plain data, chosen by its ending."""
     parse = parse_json if path.suffix == ".json" else parse_yaml
-    return parse(read_text(path, LONGEST_CONFIG), str(path))
+    data = parse(read_text(path, MAX_CONFIG_BYTES), str(path))
+    if not isinstance(data, dict):
+        found = "an empty file" if data is None else brief(data)
+        raise UsageError(f"{path}: want a mapping of settings, as heddle train --print writes it, found {found}")
+    return data
 
 
 def parse_overrides(words: Iterable[str], several: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, Any]]:
@@ -163,18 +177,18 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
     So a crash leaves either the old file or the new one, and what is read meanwhile may be the old one itself.
     """
-    beside = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.tmp")
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
         sync_folder(path.absolute().parent)
     except BaseException as error:
         with contextlib.suppress(OSError):  # the first error is the one to report
-            beside.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(beside)):  # None: a full disk names no file
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):  # None: a full disk names no file
             error.filename, error.filename2 = str(path), None  # what the user knows of
         raise
 
@@ -185,7 +199,7 @@ def check_writable(path: Path) -> None:
         path.lstat()  # a name that is too long fails here
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")
+        raise UsageError(f"{path}: cannot be created: {nearest} is not a writable folder")
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -180,7 +180,7 @@ class Loader:
         if self.batch % self.world:
             raise ConfigError("batch", want=f"a multiple of the {self.world} ranks", got=self.batch)
         if self.plan.batch is not None and self.batch != self.plan.batch:
-            raise ConfigError("batch", want=f"{self.plan.batch}, as the row plan has it", got=self.batch)
+            raise ConfigError("batch", want=f"{self.plan.batch}, the batch of the row plan", got=self.batch)
         if self.plan.batch is not None and self.start % self.plan.batch:
             raise ConfigError("start", want=f"a multiple of the row plan's {self.plan.batch}", got=self.start)
         self.consumed = self.start

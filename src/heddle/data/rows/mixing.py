@@ -64,8 +64,8 @@ def apportion(weights: Sequence[float], seats: int = BLOCK, names: Sequence[str]
         shares[index] += 1
     for index, share in enumerate(shares):
         if share == 0:
-            wish = f"at least 1/{seats} of all weights, or the source would never be read"
-            raise ConfigError(names[index], want=wish, got=weights[index])
+            want = f"at least 1/{seats} of all weights, or the source would never be read"
+            raise ConfigError(names[index], want=want, got=weights[index])
     return shares
 
 

@@ -46,7 +46,8 @@ class PairRows(RowsConfig):
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         if source is None:
-            raise ConfigError("rows.kind", want="packed or streams, for a corpus without pairs", got="pairs")
+            want = "pairs of source and target (a .tsv file, or parallel files), because rows.kind is pairs"
+            raise ConfigError("data", want=want, got="text without targets")
         if source.count != shards.count:
             want = f"{shards.count} documents, one for each of {shards.folder}"
             raise DataError(f"{source.folder}: want {want}, found {source.count}")

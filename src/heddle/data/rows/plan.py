@@ -71,7 +71,7 @@ class RowsConfig(Config, ABC):
 def check_corpus(shards: Shards, source: Shards | None, need: int, what: str) -> None:
     """Refuse a corpus of pairs, or one that is too small for these rows."""
     if source is not None:
-        raise ConfigError("rows.kind", want="pairs, for a corpus with a source and a target side", got="another kind")
+        raise ConfigError("rows.kind", want="pairs, because the corpus has source and target", got="another kind")
     if shards.tokens < need:
         want = f"at least {need} tokens for {what}, found {shards.tokens}"
         raise DataError(f"{shards.folder}: want {want}: give more text or shorter rows")

@@ -149,7 +149,7 @@ def open_prepared(folder: Path) -> Prepared | None:
 
 def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer, chat_encoder: ChatEncoder | None) -> str:
     """Return a name for exactly these sources as they are now, this split, this tokenizer and this template."""
-    plain = [FORMAT, encode(corpus), [source.stamps() for source in corpus.every], tokenizer.fingerprint]
+    plain = [FORMAT, corpus.identity(), [source.stamps() for source in corpus.every], tokenizer.fingerprint]
     if chat_encoder is not None:
         plain.append(chat_encoder.template)
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]

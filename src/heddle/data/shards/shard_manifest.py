@@ -78,14 +78,14 @@ def read_manifest(folder: Path) -> ShardManifest:
         text = path.read_bytes().decode()
         plain = parse_json(text, str(path))
         if not isinstance(plain, dict) or manifest_text({k: plain[k] for k in plain if k != "checksum"}) != text:
-            raise DamageError(f"{path}: want a manifest that agrees with its own checksum, found another content")
+            raise DamageError(f"{path}: checksum mismatch: the manifest was changed or damaged")
         if plain.get("format") != FORMAT:
             raise DamageError(f"{path}: want format {FORMAT}, found {plain.get('format')!r}: prepare the data again")
         return _checked(path, decode(ShardManifest, {k: v for k, v in plain.items() if k != "checksum"}))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder}: want a folder of token shards, found no {MANIFEST}") from None
     except (UnicodeDecodeError, ConfigError) as error:
-        raise DamageError(f"{path}: want a manifest, found damage: {first_line(error)}") from None
+        raise DamageError(f"{path}: the manifest is damaged: {first_line(error)}") from None
     except OSError as error:
         raise EnvironmentFault(f"{path}: cannot be read: {error.strerror or error}") from None
 

@@ -147,9 +147,13 @@ class ShardWriter:
         if self._document_ids is None and counts is None:
             return
         if self._document_ids is None or counts is None or counts.shape != (size,):
-            wish = "no marks" if self._document_ids is None else f"marks of its {size} tokens"
-            found = "none" if counts is None else f"{len(counts)} of them"
-            raise DataError(f"document {self.documents}: want {wish}, as the first has it, got {found}")
+            want = (
+                "no loss mask, as in the first document"
+                if self._document_ids is None
+                else f"a loss mask of {size} tokens"
+            )
+            found = "none" if counts is None else f"one of {len(counts)}"
+            raise DataError(f"document {self.documents}: want {want}, got {found}")
         self._document_ids.add(counts.astype(np.uint16), bytes=0, words=0)
         self._counted += int(counts.sum())
 

@@ -91,8 +91,8 @@ class Shards:
             joined = np.concatenate(ends) if ends else np.zeros(0, np.int64)
             found = (len(joined), int(joined[-1]) if len(joined) else 0)
             if found != (manifest.documents, manifest.tokens):
-                wish = f"{manifest.documents} documents and {manifest.tokens} tokens"
-                raise DamageError(f"{folder}: want {wish}, found {found[0]} and {found[1]}: the index is stale")
+                want = f"{manifest.documents} documents and {manifest.tokens} tokens"
+                raise DamageError(f"{folder}: want {want}, found {found[0]} and {found[1]}: the index is stale")
         except BaseException:
             _close([file.descriptor for file in files])
             raise

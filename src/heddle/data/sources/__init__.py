@@ -14,6 +14,7 @@ from heddle.data.sources.corpus import (
     corpus_for,
     source_for,
 )
+from heddle.data.sources.decompress import UnreadableFile, decoded, read_faults
 from heddle.data.sources.documents import Document, DocumentCounter, DocumentsChecksum, SkipReason, SourceConfig, Turns
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, ParallelSource, TextSource

@@ -6,7 +6,7 @@ from typing import Literal
 from heddle.core import part
 from heddle.data.sources.decompress import file_stamp, find_files
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, Turns
-from heddle.data.sources.readers import JSON, Longest
+from heddle.data.sources.readers import JSON, Encoding, Longest
 from heddle.data.sources.records import JsonRow, numbered, parse_row
 
 FIELDS = ("messages", "conversations", "dialog", "dialogue")
@@ -29,17 +29,19 @@ class ChatSource(SourceConfig):
     turns: the field of a row's turns; None: messages, conversations or dialog, whichever a row has.
     first: who speaks first where turns are plain texts, of user and assistant alternately.
     longest: most bytes of a line; longer ones are left out and counted.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path: str
     turns: str | None = None
     first: Literal["user", "assistant"] = "user"
     longest: Longest = LONGEST
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line, or each element of an array."""
         for path in find_files(self.path, *JSON):
-            for origin, raw in numbered(path, self.longest, counter):
+            for origin, raw in numbered(path, self.longest, counter, self.encoding):
                 row = parse_row(raw)
                 turns = row if isinstance(row, SkipReason) else self._turns(row)
                 if isinstance(turns, SkipReason):

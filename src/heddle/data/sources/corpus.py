@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from heddle.core import (
     Config,
@@ -12,6 +12,7 @@ from heddle.core import (
     DataError,
     Purpose,
     UsageError,
+    encode,
     key,
     part,
     replace,
@@ -189,12 +190,18 @@ class CorpusConfig(Config):
         if not self.sources:
             raise ConfigError("sources", want="at least one", got="none")
         if self.template is not None and not self.chats:
-            raise ConfigError("template", want="null, for no source is of the kind chat", got=self.template)
+            raise ConfigError("template", want="null, because no source is of the kind chat", got=self.template)
 
     @property
     def every(self) -> Sources:
         """Return all sources, the one that is held out included."""
         return (*self.sources, self.split.source) if isinstance(self.split, FileSplit) else self.sources
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells the corpus from others, as plain data."""
+        held = {"source": self.split.source.identity()} if isinstance(self.split, FileSplit) else {}
+        sources = [source.identity() for source in self.sources]
+        return encode(self) | {"sources": sources, "split": encode(self.split) | held}
 
     def absolute(self) -> Self:
         """Return the corpus with absolute paths, so that it means the same files in any working folder."""
@@ -220,8 +227,8 @@ class CorpusConfig(Config):
         if self.template is not None:
             template = find_template(self.template, tokenizer)
         if template is None:
-            wish = "a chat template, since the model has none: chatml, llama2, llama3, plain or a file"
-            raise ConfigError("template", want=wish, got=None)
+            want = "a chat template, since the model has none: chatml, llama2, llama3, plain or a file"
+            raise ConfigError("template", want=want, got=None)
         return ChatEncoder(template, tokenizer, self.learn)
 
     @property
@@ -359,4 +366,6 @@ READERS: dict[str, FileReader] = {
 
 def corpus_for(path: str) -> CorpusConfig:
     """Return a corpus for a path."""
+    if not path.strip():
+        raise ConfigError("data", want="a file, a folder or a pattern such as '*.txt'", got=path)
     return CorpusConfig(sources=(source_for(path),))

@@ -15,19 +15,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from heddle.core import MissingExtra, UsageError, meant, nearest
+from heddle.core import MissingExtra, UsageError, did_you_mean, nearest
+from heddle.core.system import detect_encoding
 from heddle.data.sources.documents import FileStamp, SkipReason
 
 HEAD = 1 << 12  # bytes by which the encoding is detected
 CHUNK = 1 << 10  # bytes given to zstandard at a time: at worst they decompress to some 32 MB
 EMPTY_FRAMES = 1 << 12  # of zstandard, one after the other; a file of more is made to waste time
 COMPRESSED = {".gz", ".xz", ".bz2", ".zst"}
-UTF16_32 = {
-    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is the first half of this one
-    codecs.BOM_UTF32_BE: "utf-32-be",
-    codecs.BOM_UTF16_LE: "utf-16-le",
-    codecs.BOM_UTF16_BE: "utf-16-be",
-}
 
 
 class UnreadableFile(Exception):
@@ -87,7 +82,7 @@ def _suggest(path: Path) -> str:
     except OSError:
         return ""
     near = nearest(path.name, names)
-    return meant(printable_path(path.parent / near)) if near else ""
+    return did_you_mean(printable_path(path.parent / near)) if near else ""
 
 
 def printable_path(path: Path) -> str:
@@ -113,20 +108,30 @@ def file_extension(path: Path) -> str:
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[io.BufferedReader]:
+def open_text(path: Path, encoding: str | None = None) -> Iterator[io.BufferedReader]:
     """Open a file as UTF-8 bytes without a byte-order mark; raise UnreadableFile when it is not text.
 
-    Compression is known by its first bytes, not by the name. UTF-16 and UTF-32 are read when they carry their mark.
+    Compression is known by its first bytes, not by the name. UTF-16 and UTF-32 are read when they carry their mark, any
+    other encoding when it is named.
     """
-    with _faults():
+    with read_faults():
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait forever
             raise UnreadableFile(SkipReason.UNREADABLE)
         with path.open("rb") as file, _decompressed(file) as stream:
-            yield _as_utf8(stream)
+            decoded = as_utf8(stream, encoding)
+            if b"\0" in decoded.peek(HEAD)[:HEAD]:
+                raise UnreadableFile(SkipReason.BINARY)
+            yield decoded
+
+
+def decoded(file: io.BufferedReader) -> io.BufferedReader:
+    """Return what is open already, a pipe too, as UTF-8 bytes without a byte-order mark, as `open_text` does."""
+    with read_faults():
+        return as_utf8(_decompressed(file), None)
 
 
 @contextmanager
-def _faults() -> Iterator[None]:
+def read_faults() -> Iterator[None]:
     """Turn what a damaged, forbidden or vanished file raises into UnreadableFile."""
     try:
         yield
@@ -199,17 +204,13 @@ class _Zstd(io.RawIOBase):
         return count
 
 
-def _as_utf8(stream: io.BufferedReader) -> io.BufferedReader:
-    head = stream.peek(HEAD)[:HEAD]
-    for mark, encoding in UTF16_32.items():
-        if head.startswith(mark):
-            stream.read(len(mark))
-            return io.BufferedReader(_Transcoded(stream, encoding), buffer_size=1 << 16)
-    if b"\0" in head:
-        raise UnreadableFile(SkipReason.BINARY)
-    if head.startswith(codecs.BOM_UTF8):
-        stream.read(len(codecs.BOM_UTF8))
-    return stream
+def as_utf8(stream: io.BufferedReader, encoding: str | None) -> io.BufferedReader:
+    """Return a stream as UTF-8 without a byte-order mark; without a name, the mark tells the encoding."""
+    found, mark = detect_encoding(stream.peek(HEAD)[:4])
+    if encoding is None or codecs.lookup(encoding).name in ("utf-8", "utf-8-sig"):
+        stream.read(mark)
+        encoding = found
+    return stream if encoding == "utf-8" else io.BufferedReader(_Transcoded(stream, encoding), buffer_size=1 << 16)
 
 
 class _Transcoded(io.RawIOBase):

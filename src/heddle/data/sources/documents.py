@@ -7,7 +7,7 @@ import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -167,9 +167,20 @@ class DocumentsChecksum:
 
 
 class SourceConfig(Config):
-    """Family of sources: where documents come from; `path_fields` are the fields that may hold a path."""
+    """Family of sources: where documents come from.
+
+    path_fields: the fields that may hold a path.
+    later_fields: fields that came after the first version; at their defaults, fingerprints are as they were without.
+    """
 
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
+    later_fields: ClassVar[tuple[str, ...]] = ("encoding",)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells the source from others, as plain data."""
+        defaults = {field.name: field.default for field in fields(self)}  # type: ignore[arg-type]
+        plain = encode(self)
+        return {k: v for k, v in plain.items() if k not in self.later_fields or v != defaults[k]}
 
     def absolute(self) -> Self:
         """Return the source with absolute paths, so that it means the same files in any working folder."""
@@ -227,7 +238,7 @@ def read_bytes(raw: bytes) -> str | SkipReason:
     if len(raw) - len(raw.translate(None, CONTROLS)) > CONTROL_SHARE * len(raw):
         return SkipReason.BINARY
     try:
-        text = raw.decode()
+        text = raw.replace(b"\r\n", b"\n").decode()  # line ends of Windows are no text
     except UnicodeDecodeError:
         return SkipReason.NOT_UTF8
     return SkipReason.EMPTY if not text or text.isspace() else text

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from heddle.core import DataError, part, within
+from heddle.core.system import is_encoding
 from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, read_bytes
 from heddle.data.sources.records import (
@@ -31,6 +32,7 @@ JSON = ("*.jsonl*", "*.ndjson*", "*.json", "*.json.*")  # JSON lines have two na
 # Bytes that hold a character, and fit in memory.
 Longest = Annotated[int, within("16 to 2**28 bytes", lambda longest: 16 <= longest <= 1 << 28)]
 Delimiter = Annotated[str, within("one character, such as ; or ,", lambda c: len(c) == 1 and c not in '"\r\n')]
+Encoding = Annotated[str, within("one that Python knows, such as latin-1 or utf-16", is_encoding)]
 
 
 @part("text")
@@ -45,12 +47,14 @@ class TextSource(SourceConfig):
     split: what a document is: a file, a paragraph or a line.
     pattern: which files of a folder are read, such as *.txt.
     longest: most bytes of a document; a longer one becomes several.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path: str
     split: Split = "file"
     pattern: str = "*"
     longest: Longest = LONGEST
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield the documents of each file in the order of names."""
@@ -59,7 +63,7 @@ class TextSource(SourceConfig):
         for path in paths:
             name, seen_before, first = printable_path(path), counter.seen, ""
             try:
-                with open_text(path) as stream:
+                with open_text(path, self.encoding) as stream:
                     for place, raw in text_records(stream, self.split, self.longest):
                         counter.see()
                         text = read_bytes(raw)
@@ -88,18 +92,20 @@ class JsonlSource(SourceConfig):
     text: the field that holds the text, or the source of a pair.
     target: the field that holds the target of a pair; None: documents are no pairs.
     longest: most bytes of a line; longer ones are left out and counted.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path: str
     text: str = "text"
     target: str | None = None
     longest: Longest = 1 << 24
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line, or each element of an array."""
         fields = [name for name in (self.text, self.target) if name is not None]
         for path in find_files(self.path, *JSON):
-            for origin, raw in numbered(path, self.longest, counter):
+            for origin, raw in numbered(path, self.longest, counter, self.encoding):
                 row = parse_row(raw)
                 if isinstance(row, SkipReason):
                     counter.skip(row, origin)
@@ -119,20 +125,22 @@ class TsvSource(SourceConfig):
     text: the column of the text, or of a pair's source: a number from 0, or a name of the header.
     target: the column of a pair's target; None: documents are no pairs.
     longest: most bytes of a line; longer ones are left out and counted.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path: str
     text: int | str = 0
     target: int | str | None = None
     longest: Longest = 1 << 24
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line below the header."""
         wanted = [column for column in (self.text, self.target) if column is not None]
         named = any(isinstance(column, str) for column in wanted)
         for path in find_files(self.path, "*.tsv*"):
-            columns = tsv_columns(path, wanted) if named else [int(column) for column in wanted]
-            for origin, raw in numbered(path, self.longest, counter, first=1 + named):
+            columns = tsv_columns(path, wanted, self.encoding) if named else [int(column) for column in wanted]
+            for origin, raw in numbered(path, self.longest, counter, self.encoding, first=1 + named):
                 cells = raw.split(b"\t")
                 values = [read_bytes(cells[c]) if c < len(cells) else SkipReason.MISSING_FIELD for c in columns]
                 yield from document_of(values, origin, counter)
@@ -153,6 +161,7 @@ class CsvSource(SourceConfig):
     target: the column of a pair's target; None: documents are no pairs.
     delimiter: the character between two fields.
     longest: most bytes of a row; longer ones are left out and counted.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path: str
@@ -160,6 +169,7 @@ class CsvSource(SourceConfig):
     target: int | str | None = None
     delimiter: Delimiter = ","
     longest: Longest = 1 << 24
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each row below the header."""
@@ -168,7 +178,7 @@ class CsvSource(SourceConfig):
             name = printable_path(path)
             columns = None if any(isinstance(column, str) for column in wanted) else [int(c) for c in wanted]
             try:
-                with open_text(path) as stream:
+                with open_text(path, self.encoding) as stream:
                     for number, row in csv_rows(stream, self.longest, self.delimiter):
                         if columns is None:
                             columns = find_columns(path, wanted, [cell.strip() for cell in row or []])
@@ -192,12 +202,14 @@ class ParallelSource(SourceConfig):
     source: the file of source lines.
     target: the file of target lines, one for each source line.
     longest: most bytes of a line; longer ones are left out and counted.
+    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
     source: str
     target: str
     longest: Longest = 1 << 20
+    encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield pairs of lines; files of unequal length are refused, for no line of theirs can be trusted."""
@@ -205,7 +217,7 @@ class ParallelSource(SourceConfig):
         for path in (left, right):
             find_files(str(path))
         try:
-            with open_text(left) as one, open_text(right) as two:
+            with open_text(left, self.encoding) as one, open_text(right, self.encoding) as two:
                 lines, others = whole_lines(one, self.longest), whole_lines(two, self.longest)
                 for number, pair in enumerate(zip_longest(lines, others, fillvalue=SkipReason.MISSING_FIELD), 1):
                     counter.see()

@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Literal
@@ -75,7 +75,7 @@ def _cut(data: bytes, longest: int) -> int:
     stop = longest
     while stop > longest - 4 and data[stop] & 0xC0 == 0x80:
         stop -= 1
-    return stop
+    return stop - (data[stop - 1 : stop + 1] == b"\r\n")
 
 
 def whole_lines(stream: BufferedReader, longest: int) -> Iterator[bytes | None]:
@@ -154,7 +154,9 @@ def csv_rows(stream: BufferedReader, longest: int, delimiter: str) -> Iterator[t
         csv.field_size_limit(limit)
 
 
-def numbered(path: Path, longest: int, counter: DocumentCounter, first: int = 1) -> Iterator[tuple[str, bytes]]:
+def numbered(
+    path: Path, longest: int, counter: DocumentCounter, encoding: str | None = None, first: int = 1
+) -> Iterator[tuple[str, bytes]]:
     """Yield a file's lines, or a JSON array's elements, with their origins.
 
     Blank and overlong ones are skipped, and so is a file that cannot be read.
@@ -162,7 +164,7 @@ def numbered(path: Path, longest: int, counter: DocumentCounter, first: int = 1)
     name = printable_path(path)
     records = json_items if file_extension(path) == ".json" else whole_lines
     try:
-        with open_text(path) as stream:
+        with open_text(path, encoding) as stream:
             for number, raw in enumerate(records(stream, longest), 1):
                 if number < first:
                     continue
@@ -180,7 +182,7 @@ def numbered(path: Path, longest: int, counter: DocumentCounter, first: int = 1)
 # --- fields of a record -----------------------------------------------------------------------------------------------
 
 
-def document_of(values: list[Value], origin: str, counter: DocumentCounter) -> Iterator[Document]:
+def document_of(values: Sequence[Value], origin: str, counter: DocumentCounter) -> Iterator[Document]:
     """Yield the document that one or two fields make, or skip it for the first reason found."""
     for value in values:
         reason = value if isinstance(value, SkipReason) else check_text(value)
@@ -215,10 +217,10 @@ def json_values(row: JsonRow, fields: list[str]) -> list[Value]:
     return [value if isinstance(value, str) else SkipReason.MISSING_FIELD for value in values]
 
 
-def tsv_columns(path: Path, wanted: list[int | str]) -> list[int]:
+def tsv_columns(path: Path, wanted: list[int | str], encoding: str | None) -> list[int]:
     """Return the numbers of columns named in a file's first line; a file that cannot be read has none to check."""
     try:
-        with open_text(path) as stream:
+        with open_text(path, encoding) as stream:
             header = stream.readline(HEADER).decode("utf-8", "replace").rstrip("\r\n").split("\t")
     except UnreadableFile:
         return []

@@ -1,8 +1,8 @@
 """Tables: sources that need the `data` extra. Parquet files, and data sets in the format of the `datasets` library."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from heddle.core import DataError, MissingExtra, UsageError, first_line, part, replace
 from heddle.data.sources.decompress import file_stamp, find_files, printable_path
@@ -32,6 +32,8 @@ class ParquetSource(SourceConfig):
     target: str | None = None
     longest: Longest = LONGEST
 
+    later_fields: ClassVar[tuple[str, ...]] = ("longest",)
+
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each row, a bounded number of rows in memory."""
         pyarrow = _pyarrow()
@@ -49,7 +51,7 @@ class ParquetSource(SourceConfig):
                 counter.see()
                 counter.skip(SkipReason.UNREADABLE, name)
 
-    def _rows(self, table: Any, columns: list[str]) -> Iterator[list[Value]]:
+    def _rows(self, table: Any, columns: list[str]) -> Iterator[Sequence[Value]]:
         """Yield the cells of each row; those of a row group that would fill the memory are too long."""
         for group in range(table.num_row_groups):
             found = table.metadata.row_group(group)

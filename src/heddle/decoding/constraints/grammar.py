@@ -1,6 +1,6 @@
 """Constrained decoding by a regular expression, a JSON schema or a Lark grammar, followed by `llguidance`.
 
-It matches bytes with derivatives of regular expressions under an Earley parser, so a row may take every tokenisation of
+It matches bytes with derivatives of regular expressions under an Earley parser, so a row may take every tokenization of
 an allowed text, and no id is allowed after which no bytes could finish the text. A vocabulary without a token for each
 byte can still reach a state where none of its tokens fits; nothing is allowed there.
 """
@@ -18,20 +18,24 @@ from numpy.typing import NDArray
 
 from heddle.core import Config, ConfigError, MissingExtra, UsageError, part, settings
 from heddle.core.system import parse_json
+from heddle.decoding.constraints.ambiguity import splits_explode
 from heddle.decoding.constraints.constraint import BatchedConstraint, Mask, Masks
 from heddle.decoding.constraints.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
-# By default the library allows only one tokenisation of text that must come next; the model may choose its own.
+# By default the library allows only one tokenization of text that must come next; the model may choose its own.
 OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 GAP = "( |\n {0,16})?"  # whitespace inside JSON; with more, a small model spends all its tokens on it
 LOCATION = re.compile(r'at \d+\(\d+\): (failed to compile JSON schema: |invalid regex ".*" \(in regex\): )?')
 VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 STUCK = "NoExtensionBias"  # how the library reports that no token fits
+NOT_ALLOWED = "doesn't satisfy the grammar"  # how it refuses a token that is not among those that fit
 WORD = 32  # ids in each integer of a native mask
 FUEL = 10_000_000  # limit on the work for one grammar, some 50,000 steps a millisecond, so that nothing hangs
+LONGEST = 100_000  # characters of a pattern or a grammar
+MOST_PROPERTIES = 500  # of a schema
 SEVERAL = 4  # rows from which on threads pay
 
 
@@ -60,6 +64,10 @@ class RegexGrammar(GrammarConfig):
     all_of: tuple[str, ...] = ()
     none_of: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if len(self.pattern) > LONGEST:
+            raise ConfigError("regex", want=f"at most {LONGEST:,} characters", got=f"{len(self.pattern):,}")
+
     def rules(self) -> str:
         """Return one terminal: the patterns' intersection."""
         from llguidance import regex_to_lark
@@ -84,6 +92,14 @@ class SchemaGrammar(GrammarConfig):
 
     schema: str  # as JSON itself
 
+    def __post_init__(self) -> None:
+        try:
+            count = _properties(parse_json(self.schema, "schema"))
+        except ConfigError:  # what is no JSON is refused when it is compiled
+            return
+        if count > MOST_PROPERTIES:
+            raise ConfigError("schema", want=f"at most {MOST_PROPERTIES} properties", got=f"{count:,}")
+
     def rules(self) -> str:
         """Return the schema, with whitespace kept short unless it says otherwise under `x-guidance`."""
         schema = parse_json(self.schema, "schema")
@@ -102,6 +118,14 @@ class LarkGrammar(GrammarConfig):
     """The text is what the rule `start` of a context-free grammar derives, in Lark's notation."""
 
     text: str
+
+    def __post_init__(self) -> None:
+        if len(self.text) > LONGEST:
+            raise ConfigError("grammar", want=f"at most {LONGEST:,} characters", got=f"{len(self.text):,}")
+        if (rule := splits_explode(self.text)) is not None:
+            raise ConfigError(
+                "grammar", want="no rule that splits a text in countless ways (use + to repeat)", got=rule
+            )
 
     def rules(self) -> str:
         """Return the grammar as it stands."""
@@ -151,10 +175,13 @@ class GrammarCompiler:
             raise grammar.error("it is not Unicode text") from None
         limits = LLParserLimits(initial_lexer_fuel=FUEL, step_lexer_fuel=FUEL // 5, verbose_errors=False)
         matcher = LLMatcher(self.native, rules, log_level=0, limits=limits)
-        if not matcher.is_error():
-            matcher.compute_bitmask()  # finds grammars that match no text
-        if matcher.is_error():
-            raise grammar.error(error_line(matcher.get_error()))
+        trial = matcher.deep_copy()
+        if not trial.is_error():  # finds grammars that match no text, or are too large for one token
+            allowed = np.unpackbits(np.frombuffer(trial.compute_bitmask(), np.uint8), bitorder="little")
+            if not trial.is_error():
+                trial.consume_token(int(allowed.argmax()))
+        if trial.is_error():
+            raise grammar.error(error_line(trial.get_error()))
         return CompiledGrammar(self, matcher)
 
     def masks(self, matchers: Sequence["LLMatcher"]) -> NDArray[np.uint8]:
@@ -246,6 +273,8 @@ class GrammarConstraint(BatchedConstraint):
         compiler, matcher = self._compiler, self._matcher()
         shifted = self._fresh and not compiler.vocabulary.uniform_spelling and id not in compiler.vocabulary.stop
         if not matcher.consume_token(id + compiler.span if shifted else id):
+            if NOT_ALLOWED not in matcher.get_error():
+                raise UsageError(f"grammar: too complex to follow further: {error_line(matcher.get_error())}")
             raise UsageError(f"grammar: want an id that is allowed here, got {id}")
         self._shared.consumed += 1
         return GrammarConstraint(compiler, self._shared, self._at + 1, compiler.vocabulary.next_fresh(id, self._fresh))
@@ -275,6 +304,18 @@ class _TokenizerSpec:
 
     def __call__(self, text: bytes | str) -> list[int]:
         return []  # used only for text that must come next, which is switched off
+
+
+def _properties(schema: object) -> int:
+    """Count the properties that a schema names, at any depth."""
+    count, left = 0, [schema]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            named = each.get("properties")
+            count += len(named) if isinstance(named, dict) else 0
+        left += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+    return count
 
 
 def error_line(message: str) -> str:

@@ -1,4 +1,4 @@
-"""Constrained decoding by phrases: texts that a row must contain, and texts that it must not, in any tokenisation.
+"""Constrained decoding by phrases: texts that a row must contain, and texts that it must not, in any tokenization.
 
 One automaton reads the bytes of all phrases (Aho & Corasick 1975). For each of its states, the transition of every id
 is computed once, when a row first reaches the state. A row may not end before it contains all required phrases; with a
@@ -22,7 +22,7 @@ from heddle.decoding.constraints.vocabulary import ByteColumns, Vocabulary
 MAX_BYTES = 1 << 17  # bytes of all phrases: the automaton takes one kilobyte for each
 MAX_REQUIRED_BYTES = 1 << 9  # of all phrases where some are required: the way to each is computed from every state
 MAX_REQUIRED = 8  # phrases: distances are computed for each set of missing ones
-CACHED = 64  # states whose transitions are kept, each as long as the vocabulary
+CACHE_SIZE = 64  # states whose transitions are kept, each as long as the vocabulary
 UNREACHABLE = np.int32(1 << 30)  # distance to what no tokens can spell
 
 Ints = NDArray[np.int32]
@@ -112,8 +112,8 @@ class CompiledPhrases:
         self._silent = _flags(vocabulary.silent, len(vocabulary))
         self._fresh = _flags(vocabulary.fresh, len(vocabulary))
         self._stopping = _flags(vocabulary.stop, len(vocabulary))
-        self.transitions = lru_cache(CACHED)(self._transitions)
-        self.mask = lru_cache(CACHED)(self._mask)
+        self.transitions = lru_cache(CACHE_SIZE)(self._transitions)
+        self.mask = lru_cache(CACHE_SIZE)(self._mask)
 
     def begin(self, fresh: bool = True, max_tokens: int | None = None) -> "PhraseConstraint":
         """Return the constraint of one row; `fresh`: no text comes before it."""
@@ -121,10 +121,9 @@ class CompiledPhrases:
         if self.require:
             least = int(self.distances[position, self.all])
             if least == UNREACHABLE:
-                raise ConfigError("require", want="phrases that can be written", got=_texts(self.require))
+                raise ConfigError("require", f"this tokenizer cannot produce the phrases {_texts(self.require)}")
             if max_tokens is not None and least > max_tokens:
-                want = f"phrases that {max_tokens} tokens can say, not {least}"
-                raise ConfigError("require", want=want, got=_texts(self.require))
+                raise ConfigError("require", f"the phrases need at least {least} tokens; max_tokens is {max_tokens}")
         return PhraseConstraint(self, position, self.all, max_tokens)
 
     def _transitions(self, position: int) -> _Transitions:

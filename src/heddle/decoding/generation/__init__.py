@@ -9,6 +9,7 @@ from heddle.decoding.generation.generation_config import (
     GenerationJob,
     Sampler,
     TokenChooser,
+    check_rows,
 )
 from heddle.decoding.generation.logits import process_logits
 from heddle.decoding.generation.outputs import (

@@ -18,7 +18,7 @@ from heddle.core.shapes import Stream
 from heddle.decoding.generation.decoders import StepDecoder
 from heddle.decoding.generation.generation_config import GenerationConfig
 from heddle.decoding.generation.steps import StepStrategy
-from heddle.decoding.runtime import CaptureMode, FinishReason, Prefill, read_all, with_capacity
+from heddle.decoding.runtime import CaptureMode, FinishReason, Prefill, longest_row, read_all, with_capacity
 from heddle.decoding.sampling import NEG_INF, NO_TOKEN, Logits, NextTokens, RowPosition, check_logits
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import State
@@ -41,16 +41,16 @@ class ContrastiveSearch(StepStrategy):
     def check(self, config: GenerationConfig) -> None:
         """Refuse several samples."""
         if config.samples > 1:
-            raise ConfigError("samples", want="1 with contrast, which draws nothing", got=config.samples)
+            raise ConfigError("samples", want="1 with contrastive search, which does not sample", got=config.samples)
 
     def limit(self, model: AutoregressiveModel, prefill: Prefill) -> Prefill:
         """End rows where the model can still read their last token, one token sooner than other strategies."""
-        last = model.max_length
+        last = longest_row(model)
         if last is None:
             return prefill
         for prompt in prefill.prompts:
             if len(prompt) >= last:
-                raise UsageError(f"prompt: want fewer tokens than the model's {last} positions, for contrastive search")
+                raise UsageError(f"prompt: want fewer tokens than the model's {last} positions with contrastive search")
         pairs = zip(prefill.ends, prefill.end_reasons, strict=True)
         reasons = tuple(FinishReason.CONTEXT if end > last else reason for end, reason in pairs)
         return dataclasses.replace(prefill, ends=tuple(min(end, last) for end in prefill.ends), end_reasons=reasons)

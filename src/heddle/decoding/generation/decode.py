@@ -35,7 +35,7 @@ def complete(
     The ids of a row never depend on the other rows. A prefix cache changes the speed alone.
     """
     job = GenerationJob(model, requests, config, should_stop, prefix_cache)
-    return all_samples(config.choice.complete(job), config.samples)
+    return all_samples(config.strategy.complete(job), config.samples)
 
 
 def follow(
@@ -47,7 +47,7 @@ def follow(
 ) -> StepOutputs:
     """Yield every new id of every row, row by row within a step; strategies that do not stream yield at the end."""
     job = GenerationJob(model, requests, config, should_stop, prefix_cache)
-    with contextlib.closing(config.choice.decode(job)) as steps:
+    with contextlib.closing(config.strategy.decode(job)) as steps:
         for outputs in steps:
             yield from outputs
 

@@ -5,12 +5,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from heddle.core import Config, ConfigError, check_at_least, kinds, replace, settings
+from heddle.core import Config, ConfigError, check_at_least, kinds, replace, settings, within
 from heddle.decoding.generation.outputs import BatchOutputs, Completion, StepOutput, StopCriterion
 from heddle.decoding.runtime import Compile, PrefillOptions, PrefixCache, Request
 from heddle.decoding.sampling import Logits, NextTokens, PenaltyConfig, RowPosition
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import FullKVCacheConfig, KVCacheConfig
+
+MAX_TOKENS = 1 << 24  # new tokens of a row
+MAX_ROWS = 1024  # samples or beams of a prompt, which are decoded side by side
+
+check_tokens = within(f"at most {MAX_TOKENS:,}", lambda number: number <= MAX_TOKENS)
+check_rows = within(f"at most {MAX_ROWS:,}", lambda number: number <= MAX_ROWS)
 
 
 class Sampler(ABC):
@@ -93,14 +99,15 @@ def _greedy() -> DecodingStrategy:
 class GenerationConfig(Config):
     """Settings of a generation; `generation_config` makes them from the options of the library and the command line."""
 
+    old_fields = {"choice": "strategy", "stretch": "max_length_ratio", "alternatives": "logprobs"}
     max_tokens: int = 128  # new tokens for each prompt, the stop id included
     min_tokens: int = 0  # new tokens before a stop id is allowed
-    choice: DecodingStrategy = field(default_factory=_greedy)
+    strategy: DecodingStrategy = field(default_factory=_greedy)
     penalties: PenaltyConfig = PenaltyConfig()
     samples: int = 1  # continuations of each prompt: drawn independently, or the best of the beams
     seconds: float | None = None  # deadline after which rows end as they are, with one token or more
-    stretch: float | None = None  # most new tokens for each token of the source, plus a few
-    alternatives: int | None = None  # most probable tokens returned with each chosen one's logprob; None: neither
+    max_length_ratio: float | None = None  # new tokens per source token, at most, plus a few
+    logprobs: int | None = None  # most probable tokens returned with each chosen one's logprob; None: neither
     chunk: int = 1024  # tokens of each prompt read at once; changes memory alone
     cache: KVCacheConfig = FullKVCacheConfig()  # the kind of KV cache
     compile: Compile = "auto"  # auto: steps are captured as CUDA graphs on a GPU; on: compiled too, for long work
@@ -110,18 +117,20 @@ class GenerationConfig(Config):
 
     def __post_init__(self) -> None:
         check_at_least(1, max_tokens=self.max_tokens, samples=self.samples, chunk=self.chunk)
-        check_at_least(0, min_tokens=self.min_tokens, alternatives=self.alternatives)
-        for name in ("seconds", "stretch"):
+        check_at_least(0, min_tokens=self.min_tokens, logprobs=self.logprobs)
+        check_tokens(max_tokens=self.max_tokens)
+        check_rows(samples=self.samples)
+        for name in ("seconds", "max_length_ratio"):
             if self.__dict__[name] is not None and not 0 < self.__dict__[name] < math.inf:
                 raise ConfigError(name, want="above 0", got=self.__dict__[name])
         if self.min_tokens > self.max_tokens:
             raise ConfigError("min_tokens", want=f"at most max_tokens, {self.max_tokens}", got=self.min_tokens)
-        self.choice.check(self)
+        self.strategy.check(self)
 
     @property
     def prefill(self) -> PrefillOptions:
         """Return the settings that prefill depends on."""
-        return PrefillOptions(self.max_tokens, self.stretch, self.begin, self.chunk, self.cache)
+        return PrefillOptions(self.max_tokens, self.max_length_ratio, self.begin, self.chunk, self.cache)
 
     def with_special_tokens(
         self, begin: int, ends: tuple[int, ...], never: tuple[int, ...] = (), vocab: int | None = None

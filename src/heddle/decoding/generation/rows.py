@@ -59,7 +59,7 @@ class StopConditions:
 
 def active_rows(prefill: Prefill, requests: Sequence[Request], config: GenerationConfig) -> list[ActiveRow]:
     """Return the rows of all prompts, the samples of a prompt side by side."""
-    drawn = config.choice.draws  # else no hash is needed
+    drawn = config.strategy.draws  # else no hash is needed
     pasts = [hash_ids(prompt, source) if drawn else None for prompt, source in prefill.rows()]
     each = zip(prefill.prompts, prefill.ends, prefill.end_reasons, requests, pasts, strict=True)
     return [

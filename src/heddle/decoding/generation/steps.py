@@ -70,7 +70,7 @@ def _run_steps(
     while True:
         processed = process_logits(logits, config, new, history, [row.constraint for row in rows])
         chosen = decoder.choose(processed, [row.position for row in rows])
-        logprobs = chosen_logprobs(logits, chosen, config.alternatives)
+        logprobs = chosen_logprobs(logits, chosen, config.logprobs)
         appended = conditions.append(rows, chosen.tolist())
         yield [StepOutput(row.number, *one, p) for row, one, p in zip(rows, appended, logprobs, strict=True)]
         kept = [i for i, (_, reason) in enumerate(appended) if reason is None]
@@ -85,7 +85,7 @@ def _run_steps(
 
 def _needs_ids_alone(rows: list[ActiveRow], config: GenerationConfig) -> bool:
     """Tell whether the host needs the chosen ids alone: no log-probabilities, no constraints."""
-    return config.alternatives is None and all(row.constraint is None for row in rows)
+    return config.logprobs is None and all(row.constraint is None for row in rows)
 
 
 def _run_ahead(

@@ -50,14 +50,14 @@ class GreedySearch(TokenStrategy):
 Mass = Annotated[float, within("more than 0 and at most 1", lambda share: 0 < share <= 1)]  # of probability
 
 
-@part("draw")
+@part("sampling", was="draw")
 class MultinomialSampling(TokenStrategy, Sampler):
     """Multinomial sampling: draw each token by its probability, after filters such as top-k and nucleus sampling.
 
     The filters apply in the order temperature, top_k, top_p, min_p, typical; None is off.
     """
 
-    temperature: Annotated[float, within("above 0, to draw by", lambda temperature: 0 < temperature < math.inf)] = 1.0
+    temperature: Annotated[float, within("above 0", lambda temperature: 0 < temperature < math.inf)] = 1.0
     top_k: Positive | None = None
     top_p: Mass | None = None
     min_p: Annotated[float, within("0 to 1", lambda share: 0 <= share <= 1)] | None = None

@@ -18,6 +18,7 @@ from heddle.decoding.runtime.limits import (
     eval_mode,
     fits_context,
     has_kv_cache,
+    longest_row,
     pad_rows,
 )
 from heddle.decoding.runtime.prefill import Prefill, PrefillOptions, prepare_prefill, read_all, with_capacity

@@ -54,7 +54,7 @@ def requested_mode(model: AutoregressiveModel, prefill: Prefill, compile: Compil
     if compile == "off":
         return None
     if compile == "on":
-        return CaptureMode.COMPILED if model.worth_compiling() else CaptureMode.CAPTURED
+        return CaptureMode.COMPILED if model.should_compile() else CaptureMode.CAPTURED
     new = max(end - len(prompt) for end, prompt in zip(prefill.ends, prefill.prompts, strict=True))
     return CaptureMode.CAPTURED if device_of(model).type == "cuda" and new >= WORTH_CAPTURING else None
 

@@ -52,6 +52,12 @@ def has_kv_cache(reader: Module) -> bool:
     return any(m.state_elements() for m in reader.modules() if isinstance(m, Module))
 
 
+def longest_row(model: AutoregressiveModel) -> int | None:
+    """Return the largest number of tokens that a row may have, as for a prompt; None: no limit."""
+    limits = [model.context] if has_kv_cache(model.decoder_tower) else []
+    return min(limits if model.max_length is None else [*limits, model.max_length], default=None)
+
+
 def decodes_with_kv_cache(model: AutoregressiveModel) -> bool:
     """Tell whether a model generates with a KV cache."""
     return has_kv_cache(model.decoder_tower)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.core.shapes import Stream
-from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, pad_rows
+from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, longest_row, pad_rows
 from heddle.decoding.runtime.prefix_cache import PrefixCache, common_prefixes
 from heddle.decoding.runtime.requests import FinishReason, Prompt, Request
 from heddle.models.networks import AutoregressiveModel
@@ -20,7 +20,7 @@ from heddle.nn.state import KVCacheConfig, State
 Vectors = Float[Tensor, "batch width"]
 
 SPARE = 128  # capacity for new tokens at first; it doubles when full: a large max_tokens costs nothing by itself
-SLACK = 10  # new tokens that every row may have beyond `stretch` times its source
+SLACK = 10  # new tokens that every row may have beyond `max_length_ratio` times its source
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PrefillOptions:
     """The settings of a generation that prefill depends on."""
 
     max_tokens: int  # new tokens of each row
-    stretch: float | None  # new tokens for each token of the source
+    max_length_ratio: float | None  # new tokens for each token of the source
     begin: int | None  # the id that an empty prompt starts from
     chunk: int  # tokens of each row read at once
     cache: KVCacheConfig
@@ -84,7 +84,7 @@ class Prefill:
                 state = self._initial_state(model, rows, capacity if reached + self.chunk > capacity else reached)
             state = with_capacity(model, state, reached, capacity)
             new = None if lengths is None else (lengths - start).clamp(0, piece.shape[1])
-            vectors, state = model.step(piece, state, new=new)
+            vectors, state = model.step(piece, state, lengths=new)
             last = _last(vectors, None if lengths is None else lengths - 1 - start, last)
         assert last is not None
         assert state is not None
@@ -144,11 +144,12 @@ def prepare_prefill(
     prompts = tuple(check_prompt(model, request.ids, options.begin) for request in requests)
     sources = _sources(model, requests, options)
     wanted = [len(prompt) + options.max_tokens for prompt in prompts]
-    if options.stretch is not None and sources is not None:
-        limits = [len(p) + SLACK + math.ceil(options.stretch * len(s)) for p, s in zip(prompts, sources, strict=True)]
+    if options.max_length_ratio is not None and sources is not None:
+        ratio = options.max_length_ratio
+        limits = [len(p) + SLACK + math.ceil(ratio * len(s)) for p, s in zip(prompts, sources, strict=True)]
         wanted = [min(pair) for pair in zip(wanted, limits, strict=True)]
-    last = None if model.max_length is None else model.max_length + 1
-    ends = tuple(end if last is None else min(end, last) for end in wanted)
+    last = longest_row(model)
+    ends = tuple(end if last is None else min(end, last + 1) for end in wanted)  # the last token is never read
     pairs = zip(ends, wanted, strict=True)
     end_reasons = tuple(FinishReason.LENGTH if end == limit else FinishReason.CONTEXT for end, limit in pairs)
     return Prefill(prompts, sources, ends, end_reasons, options.chunk, options.cache, prefix_cache)
@@ -160,10 +161,10 @@ def _sources(
     sources = [request.source for request in requests if request.source is not None]
     if not model.reads_source:
         if sources:
-            raise UsageError("source: want none, for a language model has no encoder")
+            raise UsageError("source: not used by a language model, which has no encoder")
         return None
     if len(sources) < len(requests):
-        raise UsageError("source: want one for each row, for the encoder to read")
+        raise UsageError("source: want one for each row, because the encoder reads it")
     return tuple(check_source(model, source, options.begin) for source in sources)
 
 
@@ -185,7 +186,7 @@ def read_all(
     for first in range(0, ids.shape[1], prefill.chunk):
         piece = ids[:, first : first + prefill.chunk]
         real = None if new is None else (new - first).clamp(0, piece.shape[1])
-        vectors, state = model.step(piece, state, new=real)
+        vectors, state = model.step(piece, state, lengths=real)
         pieces.append(vectors)
     lengths = torch.full((len(ids),), ids.shape[1], device=ids.device) if new is None else new
     return torch.cat(pieces, 1), lengths, state

@@ -22,7 +22,7 @@ from heddle.nn.state import FullKVCacheConfig, KVCacheConfig, State
 Ids = NDArray[np.int64]
 
 BUDGET = 1 << 28  # bytes
-SHORTEST = 4  # tokens; shorter prefixes are faster to read than to find and copy
+MIN_TOKENS = 4  # tokens; shorter prefixes are faster to read than to find and copy
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class PrefixCache:
         wanted, scope = np.asarray(ids, dtype=np.int64), _scope(source, cache)
         served = [(entry.serves(wanted), key) for key, entry in self._entries.items() if key[0] == scope]
         length, key = max(served, key=lambda found: found[0], default=(0, None))
-        if key is None or length < SHORTEST:
+        if key is None or length < MIN_TOKENS:
             return None
         self._entries.move_to_end(key)
         state = self._entries[key].state
@@ -91,7 +91,7 @@ class PrefixCache:
         """Store a copy of one row of a state that has read exactly these ids."""
         read = np.asarray(ids, dtype=np.int64)
         key = (_scope(source, state.cache), read.tobytes())
-        if len(read) < SHORTEST or key in self._entries:
+        if len(read) < MIN_TOKENS or key in self._entries:
             return
         own = state.select(torch.tensor([row], device=state.lengths.device)).resize(len(read))
         entry = _Entry(read, own, own.nbytes())
@@ -124,7 +124,7 @@ def common_prefixes(
     for (source, ids), (other, more) in itertools.pairwise(ordered):
         most = (np.asarray(row[:-1], dtype=np.int64) for row in (ids, more))  # the last token is always read
         common = _common_length(*most)
-        if source == other and common >= SHORTEST:
+        if source == other and common >= MIN_TOKENS:
             found[source, ids[:common]] = None
     return [(list(ids), source) for source, ids in found]
 

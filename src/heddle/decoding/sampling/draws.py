@@ -21,7 +21,7 @@ NextTokens = Int[Tensor, " batch"]
 
 NO_TOKEN = -1  # in the place of an id: every logit is -inf
 NAN_TOKEN = -2  # in the place of an id: a logit is not a number
-NOT_NUMBERS = "the model's scores are not numbers: its weights are damaged or its training diverged"
+NAN_LOGITS_MESSAGE = "the model's scores are not numbers: its weights are damaged or its training diverged"
 
 
 class RowPosition(NamedTuple):
@@ -69,10 +69,10 @@ def greedy_tokens(logits: Logits) -> NextTokens:
 def check_token_ids(ids: Sequence[int]) -> None:
     """Refuse ids that `greedy_tokens` chose from logits that are not numbers."""
     if NAN_TOKEN in ids:
-        raise DamageError(NOT_NUMBERS)
+        raise DamageError(NAN_LOGITS_MESSAGE)
 
 
 def check_logits(logits: Logits) -> None:
     """Refuse logits that are not numbers."""
     if not (logits.amax(-1) < float("inf")).all():  # every comparison with NaN is false
-        raise DamageError(NOT_NUMBERS)
+        raise DamageError(NAN_LOGITS_MESSAGE)

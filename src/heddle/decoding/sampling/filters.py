@@ -68,5 +68,5 @@ def _keep_mass(logits: Logits, distance: Logits, probs: Logits, mass: float) -> 
     kept = (cumulative - each < mass).sum(-1, keepdim=True)  # tokens before which there is less than the mass
     threshold = nearest.gather(-1, kept.clamp(min=1) - 1)
     inside, tied = distance < threshold, distance == threshold
-    spare = kept - inside.sum(-1, keepdim=True)
-    return logits.masked_fill(~(inside | (tied & (tied.cumsum(-1) <= spare))), NEG_INF)
+    ties_kept = kept - inside.sum(-1, keepdim=True)
+    return logits.masked_fill(~(inside | (tied & (tied.cumsum(-1) <= ties_kept))), NEG_INF)

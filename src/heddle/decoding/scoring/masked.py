@@ -106,7 +106,7 @@ def _read(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_MaskedCop
     targets = ids.gather(1, places[:, None])
     along = torch.arange(ids.shape[1], device=ids.device)
     masked = ids.masked_fill((along >= edges[:, :1]) & (along < edges[:, 1:]), mask)
-    vectors, ctx = model.run(masked, Context(new=lengths))
+    vectors, ctx = model.run(masked, Context(lengths=lengths))
     if vectors.shape[1] != ids.shape[1]:
         raise UsageError("want an encoder with a vector for each token; this one pools them")
     hidden = vectors.take_along_dim(places[:, None, None], dim=1)

@@ -126,8 +126,8 @@ def _check_document(model: AutoregressiveModel, document: Document, begin: int) 
 def _trim_context(ids: NDArray[np.int64], known: int, windows: ScoringWindows) -> tuple[NDArray[np.int64], int]:
     """Drop the context that no window needs: scored tokens keep `length - stride` tokens before them or more."""
     wanted = len(ids) - 1 - known
-    spare = known + 1 - max(windows.length - wanted + 1, windows.length - windows.stride, 1)
-    return (ids[spare:], known - spare) if known and spare > 0 else (ids, known)
+    excess = known + 1 - max(windows.length - wanted + 1, windows.length - windows.stride, 1)
+    return (ids[excess:], known - excess) if known and excess > 0 else (ids, known)
 
 
 def _windows(document: int, ids: NDArray[np.int64], known: int, windows: ScoringWindows) -> Iterator[_Window]:
@@ -235,7 +235,7 @@ def nll_given_source(
         raise UsageError(f"source: want {len(targets)}, one for each target, got {len(sources)}")
     token_loss = model.head.nll if token_loss is None else token_loss
     read = [check_source(model, source, begin) for source in sources]
-    rows = [_whole(model, target, begin) for target in targets]
+    rows = [_target_ids(model, target, begin) for target in targets]
     losses = [torch.empty(0)] * len(rows)
     scored = [i for i, (ids, known) in enumerate(rows) if len(ids) > 1 + known]
     order = sorted(scored, key=lambda i: (len(rows[i][0]), len(read[i])))
@@ -250,7 +250,7 @@ def nll_given_source(
     return losses
 
 
-def _whole(model: EncoderDecoder, target: Document | Continuation, begin: int) -> tuple[NDArray[np.int64], int]:
+def _target_ids(model: EncoderDecoder, target: Document | Continuation, begin: int) -> tuple[NDArray[np.int64], int]:
     ids, known = _document_ids(model, target, begin)
     if len(ids) - 1 > model.context and has_kv_cache(model.decoder):
         raise UsageError(f"text: {len(ids) - 1} tokens are more than the model's context of {model.context}")

@@ -78,12 +78,12 @@ def _score(model: LanguageModel, texts: list[SharedPrefix]) -> list[list[float]]
     ends, ended = pad_rows([check_prompt(model, end) for text in texts for end in text.continuations], device)
     owners = torch.tensor([i for i, text in enumerate(texts) for _ in text.continuations], device=device)
     state = model.new_state(len(texts), prefixes.shape[1] + ends.shape[1])
-    vectors, state = model.step(prefixes, state, new=lengths)
+    vectors, state = model.step(prefixes, state, lengths=lengths)
     at = prefixes.shape[1] - 1 if lengths is None else lengths - 1
     first = vectors[torch.arange(len(texts), device=device), at][owners][:, None]
     if ends.shape[1] > 1:
         new = None if ended is None else ended - 1
-        rest, _ = model.step(ends[:, :-1], state.select(owners), new=new)
+        rest, _ = model.step(ends[:, :-1], state.select(owners), lengths=new)
         first = torch.cat([first, rest], dim=1)
     real = torch.ones_like(ends, dtype=torch.bool)
     if ended is not None:

@@ -2,7 +2,7 @@
 
 Each step ranks all continuations of the live sequences of a prompt. A candidate that ends (at a stop id, or at the
 maximum length) is kept if it is among the best `beams` of the step; the best `beams` that do not end stay alive. The
-search of a prompt ends when no live sequence can change the result any more (`PromptSearch.settled` has the proof).
+search of a prompt ends when no live sequence can change the result any more (`PromptSearch.is_final` has the proof).
 
 Finished sequences are ranked by the sum of their step scores over length to the power of `length_penalty` (GNMT, Wu et
 al. 2016), where the length counts new tokens alone, plus the coverage penalty (`coverage.py`). A step score is the
@@ -37,6 +37,7 @@ from heddle.decoding.generation import (
     StepOutput,
     TokenLogprobs,
     all_samples,
+    check_rows,
     chosen_logprobs,
     process_logits,
 )
@@ -62,6 +63,7 @@ class BeamSearch(DecodingStrategy):
 
     def __post_init__(self) -> None:
         check_at_least(1, beams=self.beams)
+        check_rows(beams=self.beams)
         if not abs(self.length_penalty) <= 10:  # beyond it, long rows overflow
             raise ConfigError("length_penalty", want="a number from -10 to 10, such as 1", got=self.length_penalty)
         if not 0 <= self.coverage < math.inf:
@@ -73,7 +75,7 @@ class BeamSearch(DecodingStrategy):
         if self.diversity and self.groups == 1:
             raise ConfigError("diversity", want="0 where all beams are one group", got=self.diversity)
         if self.groups > 1 and not self.diversity:
-            raise ConfigError("diversity", want="above 0, for otherwise all groups find the same", got=0)
+            raise ConfigError("diversity", want="above 0, because otherwise all groups find the same", got=0)
 
     @property
     def max_samples(self) -> int:
@@ -107,9 +109,9 @@ class BeamSearch(DecodingStrategy):
     def complete(self, job: GenerationJob) -> list[list[Completion]]:
         """Return the best sequences of each request, best first; fewer than `samples` where no more were found."""
         if job.should_stop is not None:
-            raise UsageError("stop: want none with several beams, which end at the end token alone")
+            raise UsageError("stop: not supported by beam search, which ends at the end token only")
         found = _search(job, self)
-        if job.config.alternatives is None:
+        if job.config.logprobs is None:
             return found
         flat = [(request, best.ids) for request, each in zip(job.requests, found, strict=True) for best in each]
         logprobs = iter(_compute_logprobs(job.model, flat, job.config))
@@ -150,27 +152,27 @@ class PromptSearch:
     new: int = 0  # new tokens of the live sequences
     ended: list[tuple[bool, float, Completion]] = field(default_factory=list)  # (cut off, -score), in order
 
-    def advance(self, pools: Sequence[CandidatePool], coverage: Sequence[float], late: bool) -> list[int]:
+    def advance(self, pools: Sequence[CandidatePool], coverage: Sequence[float], timed_out: bool) -> list[int]:
         """Grow by one token, given a pool for each group; return the parent of each live sequence."""
         self.new += 1
-        if late and self.new < self.max_tokens:
+        if timed_out and self.new < self.max_tokens:
             self.max_tokens, self.end_reason = self.new, runtime.FinishReason.TIME
         before, self.live = self.live, []
         parents, taken, first = list[int](), Counter[int](), 0
         for group, pool in zip(before, pools, strict=True):
             penalties = {id: count * self.search.diversity for id, count in taken.items()}
-            kept = self._grow(group, pool.ranked(penalties), coverage[first:])
+            kept = self._extend(group, pool.ranked(penalties), coverage[first:])
             self.live.append([node for _, node in kept])
             parents += [first + parent for parent, _ in kept]
             taken.update(node.id for _, node in kept)
             first += len(group)
         if not parents and not self.ended:
-            self._give_up([node for group in before for node in group], coverage)
-        if self.settled():
+            self._end_stuck([node for group in before for node in group], coverage)
+        if self.is_final():
             self.live, parents = [[] for _ in self.live], []
         return parents
 
-    def _grow(
+    def _extend(
         self, group: list[BeamNode], candidates: Iterator[BeamCandidate], coverage: Sequence[float]
     ) -> list[tuple[int, BeamNode]]:
         """End the candidates that end; return the best of the others, each with the number of its parent."""
@@ -207,7 +209,7 @@ class PromptSearch:
         allowed = None if node.constraint is None else node.constraint.allowed()
         return allowed is not None and not any(bool(allowed[id]) for id in self.config.stop if id < len(allowed))
 
-    def _give_up(self, nodes: list[BeamNode], coverage: Sequence[float]) -> None:
+    def _end_stuck(self, nodes: list[BeamNode], coverage: Sequence[float]) -> None:
         """End sequences that no token may follow, since there are no others."""
         for node, penalty in zip(nodes, coverage, strict=True):
             finished = node.constraint is not None and node.constraint.finished
@@ -219,7 +221,7 @@ class PromptSearch:
         penalties = self.config.penalties
         return penalties.presence < 0 or penalties.frequency < 0 or any(value > 0 for _, value in penalties.bias)
 
-    def settled(self) -> bool:
+    def is_final(self) -> bool:
         """Tell whether no live sequence can enter the list any more.
 
         Proof. Let `best` be the highest total of the live sequences. No step score is positive (unless penalties reward
@@ -316,11 +318,11 @@ def _search(job: GenerationJob, search: BeamSearch) -> list[list[Completion]]:
         batch = BeamBatch(job, search, prefill, recorder)
         alive = dict(enumerate(searches))
         while alive:
-            alive = _grow(alive, batch, deadline.passed())
+            alive = _extend(alive, batch, deadline.passed())
     return [[completion for _, _, completion in one.ended] for one in searches]
 
 
-def _grow(searches: dict[int, PromptSearch], batch: BeamBatch, late: bool) -> dict[int, PromptSearch]:
+def _extend(searches: dict[int, PromptSearch], batch: BeamBatch, timed_out: bool) -> dict[int, PromptSearch]:
     """Grow all searches by one token; return those that continue."""
     groups, first = batch.search.groups, 0
     pools, coverage = batch.pools(list(searches.values())), batch.coverage_scores()
@@ -328,7 +330,7 @@ def _grow(searches: dict[int, PromptSearch], batch: BeamBatch, late: bool) -> di
     owners: list[int] = []
     for at, (owner, search) in enumerate(searches.items()):
         width = sum(map(len, search.live))
-        parents = search.advance(pools[at * groups : (at + 1) * groups], coverage[first : first + width], late)
+        parents = search.advance(pools[at * groups : (at + 1) * groups], coverage[first : first + width], timed_out)
         picked += [first + parent for parent in parents]
         owners += [owner] * len(parents)
         first += width
@@ -352,6 +354,6 @@ def _compute_logprobs(
         for row, prompt, (_, ids) in zip(vectors, prefill.prompts, found, strict=True):
             logits = model.head.logits(row[len(prompt) - 1 : len(prompt) - 1 + len(ids)])
             chosen = torch.tensor(ids, dtype=torch.long, device=logits.device)
-            each = chosen_logprobs(logits, chosen, config.alternatives)
+            each = chosen_logprobs(logits, chosen, config.logprobs)
             computed.append([one for one in each if one is not None])
     return computed

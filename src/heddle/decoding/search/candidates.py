@@ -78,14 +78,14 @@ class CandidatePool:
         yield from (c for c in self.scores.ranked(self.row, self.width, penalties) if (c.parent, c.id) not in yielded)
 
 
-def candidate_pools(scores: StepScores, widths: Sequence[int], exact: int, spare: int) -> list[CandidatePool]:
-    """Return a pool for each width, with `exact` candidates at hand even where `spare` ids are penalized."""
-    best, ids = scores.processed.topk(min(exact + spare, scores.processed.shape[-1]))
+def candidate_pools(scores: StepScores, widths: Sequence[int], exact: int, extra: int) -> list[CandidatePool]:
+    """Return a pool for each width, with `exact` candidates at hand even where `extra` ids are penalized."""
+    best, ids = scores.processed.topk(min(exact + extra, scores.processed.shape[-1]))
     check_logits(best)
     totals = _side_by_side(best.double() + scores.totals[:, None], widths, NEG_INF)
     logprobs = _side_by_side(scores.logprobs.gather(-1, ids).double() + scores.before[:, None], widths, 0.0)
     totals, order = totals.sort(descending=True, stable=True)
-    if not spare:
+    if not extra:
         totals, order = totals[:, :exact], order[:, :exact]
     token_ids = _side_by_side(ids, widths, 0).gather(1, order)
     columns = torch.stack((totals, logprobs.gather(1, order), order // ids.shape[-1], token_ids), -1).cpu()  # in one go

@@ -21,7 +21,7 @@ from heddle.nn.recurrent import AttentionRNN
 from heddle.nn.stack import Branch, Sum, SumSlot
 from heddle.nn.state import CrossKVCache
 
-LEAST = 1e-6  # of a position without attention, so that the logarithm is finite
+EPS = 1e-6  # of a position without attention, so that the logarithm is finite
 
 Coverage = Float[Tensor, "rows source"]
 AttentionWeights = Float[Tensor, "rows heads length source"]
@@ -89,5 +89,5 @@ def _weights(part: CrossAttention | AttentionRNN, x: Tensor, ctx: Context, slot:
 
 def coverage_penalties(coverage: Coverage, allowed: Bool[Tensor, "rows 1 1 source"] | None) -> Float[Tensor, " rows"]:
     """Return the penalty of each row, at most 0; padding of the source does not count."""
-    costs = coverage.clamp(LEAST, 1.0).log()
+    costs = coverage.clamp(EPS, 1.0).log()
     return costs.sum(1) if allowed is None else costs.masked_fill(~allowed[:, 0, 0], 0).sum(1)

@@ -97,7 +97,7 @@ class DynamicBlockDecoder(BlockDecoder):
     def read(self, rows: Sequence[Sequence[int]]) -> Stream:
         ids, new = pad_rows(rows, device_of(self.model))
         state = with_capacity(self.model, self.state, self.add_pending(rows), self.max_length)
-        vectors, self.state = self.model.step(ids, state, new=new)
+        vectors, self.state = self.model.step(ids, state, lengths=new)
         return vectors
 
     def keep(self, counts: Sequence[int]) -> None:
@@ -127,7 +127,7 @@ class DynamicBlockDecoder(BlockDecoder):
 
 def decode_block(model: AutoregressiveModel, ids: Ids, new: Int[Tensor, " batch"], state: State) -> Stream:
     """Read the first `new` ids of each row, overwriting the state; return the hidden states of all."""
-    vectors, later = model.step(ids, state, new=new)
+    vectors, later = model.step(ids, state, lengths=new)
     state.update_from(later)
     return vectors
 

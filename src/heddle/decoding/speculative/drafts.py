@@ -117,9 +117,9 @@ class Draft(ABC):
 
 def draft_chooser(config: GenerationConfig) -> TokenChooser:
     """Return how tokens are chosen, for drafts to propose them; refuse strategies that need more than the logits."""
-    chooser = config.choice.chooser
+    chooser = config.strategy.chooser
     if chooser is None:
-        raise UsageError(f"draft: want sampling or greedy decoding, got {config.choice.kind}")
+        raise UsageError(f"draft: want sampling or greedy decoding, got {config.strategy.kind}")
     return chooser
 
 
@@ -167,7 +167,7 @@ class ModelDraft(Draft):
             raise UsageError(f"draft: want the model's vocabulary of {model.vocab} ids, got {self.model.vocab}")
         sources = prefill.sources if self.model.reads_source else None
         if self.model.reads_source and sources is None:
-            raise UsageError("draft: want a language model, for there is no source that an encoder could read")
+            raise UsageError("draft: want a language model, because there is no source for an encoder")
         given = (None,) * len(prefill.prompts) if sources is None else sources
         requests = [Request(ids, source) for ids, source in zip(prefill.prompts, given, strict=True)]
         try:

@@ -133,9 +133,9 @@ class Verifier:
         return accepted
 
     def _logprobs(self, logits: Float[Tensor, "places vocab"], ids: list[int]) -> list[TokenLogprobs | None]:
-        if self.config.alternatives is None:
+        if self.config.logprobs is None:
             return [None] * len(ids)
-        return chosen_logprobs(logits[: len(ids)], torch.tensor(ids, device=logits.device), self.config.alternatives)
+        return chosen_logprobs(logits[: len(ids)], torch.tensor(ids, device=logits.device), self.config.logprobs)
 
     def _compare(
         self, own: BlockLogits, rows: Sequence[SpeculativeRow], proposals: Sequence[Proposal]

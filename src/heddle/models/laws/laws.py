@@ -239,7 +239,7 @@ def batched_is_alone(config: Any) -> None:
         block = ids(3, int(new.max()), seed=9 + step)  # padding is anything
         for i in range(3):
             block[i, : new[i]] = rows[i, seen[i] : seen[i] + new[i]]
-        output, state = model.step(block, state, new=new)
+        output, state = model.step(block, state, lengths=new)
         for i in range(3):
             want = alone[i][:, seen[i] : seen[i] + new[i]]
             agree(output[i : i + 1, : new[i]], want, f"row {i}, step {step}")
@@ -278,14 +278,14 @@ def grown_state_goes_on(config: Any) -> None:
     """A state that was resized beyond its capacity continues as before, with padding on both sides of the move."""
     model, inputs = loud(config), ids(2, CONTEXT)
     state, new = model.new_state(2, 5), torch.tensor([5, 3])
-    _, state = model.step(inputs[:, :5], state, new=new)
+    _, state = model.step(inputs[:, :5], state, lengths=new)
     state = state.resize(CONTEXT)
     rest = torch.stack([inputs[0, 5:10], inputs[1, 3:8]])
-    output, state = model.step(rest, state, new=torch.tensor([5, 2]))
+    output, state = model.step(rest, state, lengths=torch.tensor([5, 2]))
     whole = model(inputs)
     agree(output[:1], whole[:1, 5:10], "the full row")
     agree(output[1:, :2], whole[1:, 3:5], "the padded row")
-    output, state = model.step(inputs[:, 5:7], state, new=torch.tensor([0, 2]))
+    output, state = model.step(inputs[:, 5:7], state, lengths=torch.tensor([0, 2]))
     agree(output[1:], whole[1:, 5:7], "the padded row, later")
 
 

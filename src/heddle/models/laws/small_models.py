@@ -219,8 +219,8 @@ class Given(torch.nn.Module):
     def new_state(self, batch: int, capacity: int) -> State:
         return self.model.initial_state(self.memory(batch), capacity)
 
-    def step(self, inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> Any:
-        return self.model.step(inputs, state, new)
+    def step(self, inputs: torch.Tensor, state: State, lengths: torch.Tensor | None = None) -> Any:
+        return self.model.step(inputs, state, lengths)
 
 
 def built(config: Any, seed: int = 0) -> Any:

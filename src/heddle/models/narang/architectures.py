@@ -153,7 +153,7 @@ def experts(router: RouterConfig, wider: float, capacity: tuple[float, float]) -
 def product_keys(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Replace the last feed-forward but one of the decoder by a product-key memory."""
     keys = (find(c, FeedForwardConfig)[0].hidden or 0) // 6
-    memory = ProductKeysConfig(keys=keys, top=min(32, keys))
+    memory = ProductKeysConfig(keys=keys, top_k=min(32, keys))
     edit = in_layers(lambda layer, depth: layer == max(1, depth - 1), channels(lambda _: memory))
     return replace(c, decoder=edit(c.decoder))
 
@@ -191,7 +191,7 @@ REZERO = swap(JoinConfig, ReZeroConfig())
 
 
 def fixup(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Fixup: no norms, but scalar shifts and scales, and an initialisation that is stable without norms."""
+    """Fixup: no norms, but scalar shifts and scales, and an initialization that is stable without norms."""
     made = swap(FeedForwardConfig, lambda f: FixupFeedForwardConfig(hidden=f.hidden))(c)
     made = swap(JoinConfig, ScaledConfig())(with_norm(ShiftConfig())(made))
     depth = c.encoder.plan.depth(), c.decoder.plan.depth()

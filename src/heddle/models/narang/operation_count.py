@@ -52,7 +52,7 @@ def paper_ops(model: EncoderDecoder) -> int:
 
     def add(part: nn.Module, args: tuple[Any, ...], _output: object) -> None:
         assert isinstance(part, Part)
-        beyond[0] += part.look_up_ops(math.prod(args[0].shape[:2]))
+        beyond[0] += part.narang_lookup_ops(math.prod(args[0].shape[:2]))
 
     handles = [module.register_forward_hook(add) for module in model.modules() if isinstance(module, Part)]
     model.train()
@@ -61,4 +61,4 @@ def paper_ops(model: EncoderDecoder) -> int:
         model.head.nll(hidden, target)
     for handle in handles:
         handle.remove()
-    return counter.total + beyond[0] + model.head.look_up_ops(target.numel())
+    return counter.total + beyond[0] + model.head.narang_lookup_ops(target.numel())

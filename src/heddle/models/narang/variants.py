@@ -99,22 +99,25 @@ VARIANTS: dict[str, tuple[Edit, str]] = {
     "reglu": (with_gate("relu"), "feed-forward gated by ReLU"),
     "selu": (with_activation("selu"), "SELU in the feed-forward"),
     "swiglu": (with_gate("swish"), "feed-forward gated by Swish"),
-    "liglu": (with_gate("linear"), "feed-forward of two linear maps multiplied"),
+    "liglu": (with_gate("linear"), "feed-forward of two linear layers multiplied"),
     "sigmoid": (with_activation("sigmoid"), "sigmoid in the feed-forward"),
     "softplus": (with_activation("softplus"), "softplus in the feed-forward"),
     "rms-norm": (with_norm(PartialRMSNormConfig()), "RMS norm by the first features alone"),
-    "rezero": (compose(with_norm(NoNormConfig()), REZERO), "no norms, each branch times a scalar from zero"),
-    "rezero-layernorm": (REZERO, "each branch times a scalar from zero"),
-    "rezero-rms-norm": (compose(with_norm(RMSNormConfig()), REZERO), "RMS norm, each branch times a scalar from zero"),
-    "fixup": (fixup, "no norms: scalar shifts and scales, small first values"),
-    "block-sharing": (BLOCK_SHARING, "one block for all layers of a side"),
+    "rezero": (compose(with_norm(NoNormConfig()), REZERO), "no norms, each branch times a scalar that starts at zero"),
+    "rezero-layernorm": (REZERO, "each branch times a scalar that starts at zero"),
+    "rezero-rms-norm": (
+        compose(with_norm(RMSNormConfig()), REZERO),
+        "RMS norm, each branch times a scalar from zero",
+    ),
+    "fixup": (fixup, "no norms: scalar shifts and scales, Fixup initialization"),
+    "block-sharing": (BLOCK_SHARING, "one block for all layers of a tower"),
     "block-sharing-factorized-embeddings": (
         compose(edit_towers(share_layers), factorized_input),
-        "one block a side, factorized input table",
+        "one block per tower, factorized input table",
     ),
     "block-sharing-factorized-shared-embeddings": (
         compose(edit_towers(share_layers), factorized_tied),
-        "one block a side, factorized table for inputs and output",
+        "one block per tower, factorized table for inputs and output",
     ),
     "encoder-only-block-sharing": (
         compose(lambda c: replace(c, encoder=share_layers(c.encoder)), ties(UNTIED, INPUTS)),
@@ -129,7 +132,7 @@ VARIANTS: dict[str, tuple[Edit, str]] = {
     "tied-encoder-decoder-input-embeddings": (ties(UNTIED, INPUTS), "one input table, its own output"),
     "tied-decoder-input-and-output-embeddings": (
         ties(SoftmaxHeadConfig(power=-0.5), TieConfig(share="head.weight", of="decoder.embedding.weight")),
-        "the encoder has a table of its own",
+        "the encoder has its own table",
     ),
     "untied-embeddings": (ties(UNTIED), "three tables: two inputs and the output"),
     "adaptive-input-embeddings": (adaptive_input, "narrower vectors for rarer tokens, inputs and output"),
@@ -143,29 +146,32 @@ VARIANTS: dict[str, tuple[Edit, str]] = {
         lambda c: replace(c, tap=TransparentConfig()),
         "each decoder layer sees its own mix of all encoder layers",
     ),
-    "dynamic-convolution": (dynamic_convolution, "convolution by shares that each position decides"),
-    "lightweight-convolution": (lightweight_convolution, "convolution by learned shares"),
-    "evolved-transformer": (evolved, "blocks that a search found"),
-    "synthesizer-dense": (synthesizer(DensePatternConfig()), "scores guessed from each query alone"),
-    "synthesizer-dense-plus": (synthesizer(DensePatternConfig(), PlusConfig()), "the same beside attention"),
+    "dynamic-convolution": (dynamic_convolution, "convolution kernel predicted per position"),
+    "lightweight-convolution": (lightweight_convolution, "convolution with a learned kernel"),
+    "evolved-transformer": (evolved, "blocks found by architecture search"),
+    "synthesizer-dense": (synthesizer(DensePatternConfig()), "scores predicted from the query alone"),
+    "synthesizer-dense-plus": (synthesizer(DensePatternConfig(), PlusConfig()), "the same, plus dot-product attention"),
     "synthesizer-dense-plus-alpha": (
         synthesizer(DensePatternConfig(), AlphaConfig()),
-        "the same, weighed by one share",
+        "the same, mixed by a learned alpha",
     ),
     "synthesizer-factorized": (synthesizer(ConstantPatternConfig()), "scores of low rank, the same for all queries"),
     "synthesizer-random": (synthesizer(RandomPatternConfig()), "a learned score for each pair of positions"),
-    "synthesizer-random-plus": (synthesizer(RandomPatternConfig(), PlusConfig()), "the same beside attention"),
+    "synthesizer-random-plus": (
+        synthesizer(RandomPatternConfig(), PlusConfig()),
+        "the same, plus dot-product attention",
+    ),
     "synthesizer-random-plus-alpha": (
         synthesizer(RandomPatternConfig(), AlphaConfig()),
-        "the same, weighed by one share",
+        "the same, mixed by a learned alpha",
     ),
-    "universal-transformer": (universal, "one gated block a side, gone through many times"),
+    "universal-transformer": (universal, "one gated block per tower, applied repeatedly"),
     "mixture-of-experts": (
         experts(NarangChoiceConfig(), 0.5, (2.0, 1.25)),
         "32 experts, two a token, in every fourth layer",
     ),
     "switch-transformer": (
-        experts(TokenChoiceConfig(top=1, normalised=False, jitter=0.01), 1.0, (1.2, 1.25)),
+        experts(TokenChoiceConfig(top_k=1, normalized=False, jitter=0.01), 1.0, (1.2, 1.25)),
         "32 experts, one a token, in every fourth layer",
     ),
     "funnel-transformer": (funnel, "an encoder whose rows are halved twice"),
@@ -180,7 +186,7 @@ DEPTHS = {
 }
 
 # What the paper ran by accident or left out, in its usual form: further edits, not rows of its table.
-SANE: dict[str, tuple[Edit, str]] = {
+CORRECTED: dict[str, tuple[Edit, str]] = {
     "rms-norm-whole": (with_norm(RMSNormConfig()), "RMS norm by all features"),
     "synthesizer-factorized-true": (synthesizer(FactorizedPatternConfig()), "scores of low rank by query and key"),
     "adaptive-softmax-whole": (

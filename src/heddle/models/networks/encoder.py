@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from heddle.core import ConfigError, UsageError, check_at_least, hint, part
 from heddle.core.shapes import Ids, Stream
-from heddle.models.networks.model import Model, NetworkConfig, TieConfig
+from heddle.models.networks.model import Model, NetworkConfig, TieConfig, check_inputs
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place
@@ -36,7 +36,7 @@ class EncoderConfig(NetworkConfig):
     norm: normalization after the last layer.
     pooling: how a row becomes one vector, where outputs need it.
     outputs: what is predicted from the encoded row; each has a name and a loss.
-    init: how weights are initialised.
+    init: how weights are initialized.
     ties: weight tying: pairs of names that share one matrix.
     adapters: LoRA and the like; the other weights are then frozen.
     """
@@ -63,7 +63,7 @@ class EncoderConfig(NetworkConfig):
             raise ConfigError("outputs", want="a name for each of its own", got=names)
         pooled = [output.name for output in self.outputs if output.reads == "pooled"]
         if pooled and self.pooling is None:
-            raise ConfigError("pooling", want=f"a kind, for the output {pooled[0]}", got=None)
+            raise ConfigError("pooling", want=f"a kind, because the output {pooled[0]} needs it", got=None)
 
     def build(self, seed: int = 0) -> "Encoder":
         return Encoder(self, seed)
@@ -95,6 +95,7 @@ class Encoder(Model, BaseTower):
 
     def forward(self, inputs: Ids | Images, ctx: Context | None = None) -> Stream:
         """Return the last layer's vectors; `outputs` turn them into scores."""
+        check_inputs(inputs, self.vocab)
         return self.run(inputs, Context() if ctx is None else ctx)[0]
 
     def logits(self, inputs: Ids, ctx: Context | None = None) -> Tensor:
@@ -105,7 +106,7 @@ class Encoder(Model, BaseTower):
     def token_vectors(
         self, ids: Ids, lengths: Int[Tensor, " batch"] | None
     ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
-        x, ctx = self.run(ids, Context(new=lengths))
+        x, ctx = self.run(ids, Context(lengths=lengths))
         return x, ctx.real(x)
 
     def masked_output(self) -> str:

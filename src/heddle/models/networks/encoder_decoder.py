@@ -33,7 +33,7 @@ class EncoderDecoderConfig(NetworkConfig):
     head: how vectors become probabilities of the next token.
     tap: which encoder layers the decoder attends to.
     bridge: what passes from the encoder to the decoder beside cross-attention.
-    init: how weights are initialised.
+    init: how weights are initialized.
     ties: weight tying: pairs of names that share one matrix.
     adapters: LoRA and the like; the other weights are then frozen.
     """
@@ -56,9 +56,9 @@ class EncoderDecoderConfig(NetworkConfig):
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
         if not isinstance(self.tap, LastLayerConfig) and shares_layers(self.decoder.plan):
-            raise ConfigError("tap", want="last, for a looped decoder has one layer", got=self.tap.kind)
+            raise ConfigError("tap", want="last, because a looped decoder has one layer", got=self.tap.kind)
         if not isinstance(self.tap, LastLayerConfig) and find(self.encoder.plan, PoolConfig):
-            want = "last, for an encoder that pools has layers of unequal length"
+            want = "last, because an encoder that pools has layers of unequal length"
             raise ConfigError("tap", want=want, got=self.tap.kind)
 
     def build(self, seed: int = 0) -> "EncoderDecoder":
@@ -91,8 +91,8 @@ class EncoderDecoder(AutoregressiveModel):
         branches = [module for module in self.decoder.modules() if isinstance(module, Branch)]
         outer = [m for m in self.decoder.modules() if isinstance(m, Sum) or (isinstance(m, Module) and m.repeats > 1)]
         if any(isinstance(m, Recurrent) for around in outer for m in around.modules()):
-            wish = "recurrent parts outside of loops and sums, for a bridge initialises each once"
-            raise ConfigError("decoder.plan", want=wish, got=type(outer[0]).__name__.lower())
+            want = "recurrent parts outside of loops and sums, because a bridge initializes each once"
+            raise ConfigError("decoder.plan", want=want, got=type(outer[0]).__name__.lower())
         return {b.path: b.part.state_sizes() for b in branches if isinstance(b.part, Recurrent)}
 
     @property
@@ -109,7 +109,7 @@ class EncoderDecoder(AutoregressiveModel):
 
     def encode(self, source: Ids, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
         self.clear()
-        ctx = Context(new=lengths, keep=self.tap.needs_all_layers)
+        ctx = Context(lengths=lengths, keep=self.tap.needs_all_layers)
         x, ctx = self.encoder.run_tower(source, ctx, self.compute)
         outputs = [*list(ctx.notes.values())[:-1], x] if self.tap.needs_all_layers else [x]
         real = ctx.real(x)
@@ -122,7 +122,7 @@ class EncoderDecoder(AutoregressiveModel):
             raise UsageError("an encoder-decoder needs a source: give the context a memory, made by `encode`")
         if ctx.documents is not None and self.bridge.starts_state:
             want = "want one document a row, got several"
-            raise UsageError(f"the bridge initialises the decoder's state from one source: {want}")
+            raise UsageError(f"the bridge initializes the decoder's state from one source: {want}")
         if ctx.state is None and self.bridge.starts_state:
             ctx = dataclasses.replace(ctx, state=self.initial_state(memory, inputs.shape[1]))
         return self.decoder.run_tower(inputs, ctx, self.compute, feed=lambda x: self.bridge.feed(x, memory))

@@ -29,7 +29,7 @@ class LanguageModelConfig(NetworkConfig):
     position: how the model knows the order of tokens.
     norm: normalization after the last layer.
     head: how vectors become probabilities of the next token.
-    init: how weights are initialised.
+    init: how weights are initialized.
     ties: weight tying: pairs of names that share one matrix.
     adapters: LoRA and the like; the other weights are then frozen.
     sight: which positions each one may see: those before it, or all of the row.
@@ -53,7 +53,7 @@ class LanguageModelConfig(NetworkConfig):
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
         if find(self.plan, PoolConfig):
-            raise ConfigError("plan", want="no pool, for every token has an output of its own", got="pool")
+            raise ConfigError("plan", want="no pool, because every token needs its own output", got="pool")
 
     @property
     def sees_next_token(self) -> bool:
@@ -90,4 +90,4 @@ class LanguageModel(AutoregressiveModel, BaseTower):
         self, ids: Ids, lengths: Int[Tensor, " batch"] | None
     ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
         x = self(ids)  # padding is on the right, where the past does not see it
-        return x, Context(new=lengths).real(x)
+        return x, Context(lengths=lengths).real(x)

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from heddle.core import Config, ConfigError, DamageError, UsageError, settings
+from heddle.core import Config, ConfigError, DamageError, UsageError, brief, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
-from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialise
+from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialize
 from heddle.nn.ends import Head
 from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import Memory, State
@@ -23,7 +23,7 @@ class ModelConfig(Config, ABC):
 
     @abstractmethod
     def build(self, seed: int = 0) -> "Model":
-        """Build the network and initialise its weights."""
+        """Build the network and initialize its weights."""
 
     @abstractmethod
     def expand(self) -> "NetworkConfig":
@@ -101,7 +101,7 @@ class Model(Module, ABC):
         raise self._no_source()
 
     def _no_source(self) -> UsageError:
-        return UsageError(f"source: want none, for {self.config.noun} has no encoder to read it")
+        return UsageError(f"source: want none, because {self.config.noun} has no encoder to read it")
 
     @abstractmethod
     def logits(self, inputs: Ids, ctx: Context | None = None) -> Tensor:
@@ -114,14 +114,14 @@ class Model(Module, ABC):
         """Return the last layer's vectors of texts that are to be understood, and which are real; None: all."""
 
     def finish_build(self, config: NetworkConfig, depth: int, seed: int) -> None:
-        """Tie weights, apply adapters and initialise: the last step of building."""
+        """Tie weights, apply adapters and initialize: the last step of building."""
         for tie in config.ties:
             self._tie(tie)
         if config.adapters:
             self._adapt(config.adapters)
         self.auxiliary = [module for module in self.modules() if isinstance(module, HasAuxiliaryLoss)]
         self.depth = depth
-        initialise(self, config.init, depth, seed)
+        initialize(self, config.init, depth, seed)
 
     def _adapt(self, adapters: tuple[AdapterConfig, ...]) -> None:
         """Apply adapters; from now on only they are trained."""
@@ -162,7 +162,7 @@ class Model(Module, ABC):
                     found.setdefault(name, []).append(value)
         return {name: torch.stack(values).mean() for name, values in found.items()}
 
-    def materialise(self, device: torch.device | str) -> None:
+    def materialize(self, device: torch.device | str) -> None:
         """Allocate the weights of a model built on the meta device; the caller must then fill them."""
         ties = list(_ties_of(self))
         # every name gets its own tensor, so weights are tied again; `to_empty` does the same, after slow imports
@@ -178,7 +178,7 @@ class Model(Module, ABC):
         for tower in self.towers:
             tower.position.reserve(length)
 
-    def worth_compiling(self) -> bool:
+    def should_compile(self) -> bool:
         """Tell whether torch.compile would help; it does not where a part would be unrolled over time."""
         return all(module.compilable for module in self.modules() if isinstance(module, Module))
 
@@ -196,10 +196,10 @@ class Model(Module, ABC):
         own = self._named_as(weights)
         for name, tensor in weights.items():
             _check_shape(name, own[name], tensor)
-        self.fill(weights)
+        self.copy_weights(weights)
 
     @torch.no_grad()
-    def fill(self, weights: Mapping[str, Tensor]) -> None:
+    def copy_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Fill a new model; each weight is looked up once, since the mapping may read it from disk."""
         own = self._named_as(weights)
         for name, tensor in weights.items():
@@ -233,6 +233,21 @@ def _share(model: Module, share: str, of: str) -> None:
     setattr(model.get_submodule(owner), name, model.get_parameter(of))
 
 
+def check_inputs(inputs: object, vocab: int | None) -> None:
+    """Refuse what is no batch of ids. Only on a CPU are their values seen without waiting, and not while compiling."""
+    if vocab is None or torch.compiler.is_compiling():
+        return
+    if not isinstance(inputs, Tensor):
+        raise UsageError(f"model: want ids as a tensor, such as torch.tensor([[1, 2, 3]]), got {brief(inputs)}")
+    if inputs.dim() != 2 or inputs.is_floating_point() or inputs.dtype == torch.bool:
+        shape, dtype = tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")
+        raise UsageError(f"model: want whole numbers of shape (batch, length), got {dtype} of shape {shape}")
+    if inputs.device.type == "cpu" and inputs.numel() and type(inputs) is Tensor:
+        low, high = int(inputs.min()), int(inputs.max())
+        if low < 0 or high >= vocab:
+            raise UsageError(f"model: want ids from 0 to {vocab - 1}, got {low if low < 0 else high}")
+
+
 def max_positions(module: nn.Module) -> int | None:
     """Return the largest number of positions that every module supports; None: no limit."""
     found = [m.max_length for m in module.modules() if isinstance(m, Module) and m.max_length is not None]
@@ -254,6 +269,7 @@ class AutoregressiveModel(Model, ABC):
 
     def forward(self, inputs: Ids, ctx: Context | None = None) -> Stream:
         """Return the last layer's vectors; `head` turns them into logits."""
+        check_inputs(inputs, self.vocab)
         return self.run(inputs, Context() if ctx is None else ctx)[0]
 
     def logits(self, inputs: Ids, ctx: Context | None = None) -> Float[Tensor, "batch length vocab"]:
@@ -267,12 +283,12 @@ class AutoregressiveModel(Model, ABC):
         self.reserve(capacity)
         return State.empty(batch, capacity, next(self.parameters()).device)
 
-    def step(self, inputs: Ids, state: State, new: Int[Tensor, " batch"] | None = None) -> tuple[Stream, State]:
-        """Continue from a state by some tokens, of which the first `new` of each row are real."""
-        x, ctx = self.run(inputs, Context(state=state, new=new, memory=state.memory))
+    def step(self, inputs: Ids, state: State, lengths: Int[Tensor, " batch"] | None = None) -> tuple[Stream, State]:
+        """Continue from a state by some tokens, of which the first `lengths` of each row are not padding."""
+        x, ctx = self.run(inputs, Context(state=state, lengths=lengths, memory=state.memory))
         if ctx.state is None:
             raise ConfigError("state", want="a state", got=None)
-        return x, ctx.state.advance(inputs.shape[1] if new is None else new)
+        return x, ctx.state.advance(inputs.shape[1] if lengths is None else lengths)
 
 
 M = TypeVar("M", bound=Model)

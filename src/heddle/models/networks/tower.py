@@ -59,7 +59,7 @@ class BaseTower(Module):
         place = place_for(config, width, place)
         self.embedding = config.embedding.build(vocab, width, place)
         self.position = config.position.build(width, place)
-        self.stack = config.plan.build(width, place.inside("stack") if place.path else place)
+        self.stack = config.plan.build(width, place.child("stack") if place.path else place)
         self.norm = config.norm.build(width)
 
     def run_tower(
@@ -101,10 +101,11 @@ def place_for(config: TowerFields, width: int, place: Place) -> Place:
     headed, position = find(config.plan, SelfAttentionConfig), config.position
     for mixer in headed:
         if position.provides not in mixer.accepts:
-            wish = f"one that acts on the {' or the '.join(sorted(mixer.accepts))}, for the mixer {mixer.kind}"
-            raise ConfigError("position", want=wish, got=position.kind)
+            accepted = " or the ".join(sorted(mixer.accepts))
+            fault = f"{position.kind} acts on the {position.provides}, but {mixer.kind} accepts only the {accepted}"
+            raise ConfigError("position", fault)
     if position.provides == "relation" and shares_layers(config.plan):
-        raise ConfigError("position", want="one without a table for each layer, in a loop", got=position.kind)
+        raise ConfigError("position", f"{position.kind} has a table per layer and cannot be used in a loop")
     if position.provides != "stream" and not headed:
         raise ConfigError("position", want="none, or attention in the plan", got=position.kind)
     _check_values(config.plan, headed, width)
@@ -119,7 +120,7 @@ def _check_values(plan: PlanConfig, headed: list[SelfAttentionConfig], width: in
     """Refuse value residuals in shared layers, and between layers whose values differ in size."""
     mixing = [one for one in headed if isinstance(one, AttentionConfig) and isinstance(one.values, ValueResidualConfig)]
     if mixing and shares_layers(plan):
-        raise ConfigError("values", want="own, in layers that a loop runs several times", got="first")
+        raise ConfigError("values", want="plain in the layers of a loop", got="value_residual")
     counts = sorted({(one.kv_heads or one.heads) * one.head_width_at(width) for one in mixing})
     if len(counts) > 1:
         want = "the same kv_heads in all layers that use the first layer's values"

@@ -31,7 +31,7 @@ def mixtral(
 ) -> LanguageModelConfig:
     """Mixtral (Jiang et al. 2024): Llama's layers with eight experts in each, of which a token uses two; dropless."""
     dense = llama(layers, width, heads, kv_heads, hidden, vocab, context, base=1e6)
-    balance, router = LoadBalancingLossConfig(weight=0.02), TokenChoiceConfig(top=min(2, experts))
+    balance, router = LoadBalancingLossConfig(weight=0.02), TokenChoiceConfig(top_k=min(2, experts))
     return swap(
         GatedFeedForwardConfig,
         lambda expert: ExpertsConfig(experts=experts, expert=expert, router=router, balance=balance),
@@ -56,7 +56,7 @@ def switch(
     sparse = ExpertsConfig(
         experts=experts,
         expert=dense,
-        router=TokenChoiceConfig(top=1, normalised=False, jitter=0.01),
+        router=TokenChoiceConfig(top_k=1, normalized=False, jitter=0.01),
         capacity=FactorConfig(factor=1.25),
         balance=LoadBalancingLossConfig(weight=0.01),
         z_loss=0.001,

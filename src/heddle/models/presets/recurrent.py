@@ -71,36 +71,36 @@ def awd_lstm(
     """AWD-LSTM (Merity et al. 2017): DropConnect, word and row dropout, AR and TAR; `dropout` scales them all."""
     check_at_least(1, layers=layers)
     drop, spread = 1.25 * dropout, 1.0
-    cell = LSTMConfig(hidden=hidden, weight_drop=drop, spread=spread)
-    cells = (*(cell,) * (layers - 1), LSTMConfig(weight_drop=drop, spread=spread))
-    return regularised(cells, width, vocab, context, dropout)
+    cell = LSTMConfig(hidden=hidden, weight_drop=drop, init_scale=spread)
+    cells = (*(cell,) * (layers - 1), LSTMConfig(weight_drop=drop, init_scale=spread))
+    return regularized(cells, width, vocab, context, dropout)
 
 
 def mogrifier_lm(
     layers: int = 2, width: int = 400, hidden: int = 1150, vocab: int = 10_000, context: int = 70, dropout: float = 0.4
 ) -> LanguageModelConfig:
-    """Mogrifier LSTM (Melis et al. 2020) of five rounds of low rank, regularised like the AWD-LSTM."""
+    """Mogrifier LSTM (Melis et al. 2020) of five rounds of low rank, regularized like the AWD-LSTM."""
     check_at_least(1, layers=layers)
-    cell = MogrifierConfig(hidden=hidden, rank=max(1, width // 8), weight_drop=1.25 * dropout, spread=1.0)
-    last = MogrifierConfig(rank=max(1, width // 8), weight_drop=1.25 * dropout, spread=1.0)
-    return regularised((*(cell,) * (layers - 1), last), width, vocab, context, dropout)
+    cell = MogrifierConfig(hidden=hidden, rank=max(1, width // 8), weight_drop=1.25 * dropout, init_scale=1.0)
+    last = MogrifierConfig(rank=max(1, width // 8), weight_drop=1.25 * dropout, init_scale=1.0)
+    return regularized((*(cell,) * (layers - 1), last), width, vocab, context, dropout)
 
 
 def qrnn_lm(
     layers: int = 4, width: int = 400, hidden: int = 1550, vocab: int = 10_000, context: int = 70, dropout: float = 0.4
 ) -> LanguageModelConfig:
-    """QRNN language model (Bradbury et al. 2016; Merity et al. 2018), regularised like the AWD-LSTM."""
+    """QRNN language model (Bradbury et al. 2016; Merity et al. 2018), regularized like the AWD-LSTM."""
     check_at_least(1, layers=layers)
     drop = 0.25 * dropout
     sizes = (*(hidden,) * (layers - 1), None)
     cells = [QRNNConfig(hidden=size, window=1 if i else 2, weight_drop=drop) for i, size in enumerate(sizes)]
-    return regularised(tuple(cells), width, vocab, context, dropout)
+    return regularized(tuple(cells), width, vocab, context, dropout)
 
 
-def regularised(
+def regularized(
     cells: tuple[CellConfig, ...], width: int, vocab: int, context: int, dropout: float
 ) -> LanguageModelConfig:
-    """Return stacked cells with the regularisation of the AWD-LSTM (Merity et al. 2017).
+    """Return stacked cells with the regularization of the AWD-LSTM (Merity et al. 2017).
 
     `dropout` scales all of it: 0.4 is as published for Penn Treebank, 0 is none.
     """
@@ -115,7 +115,7 @@ def regularised(
         width=width,
         context=context,
         plan=BlockConfig(branches=branches),
-        embedding=FullEmbeddingConfig(dropout=rows, words=0.25 * dropout),
+        embedding=FullEmbeddingConfig(dropout=rows, word_dropout=0.25 * dropout),
         init=UniformInitConfig(),
         ties=TIED,
     )

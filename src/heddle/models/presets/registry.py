@@ -2,13 +2,13 @@
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
-from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, override, part, replace
-from heddle.models.narang import DEPTHS, SANE, VARIANTS, narang
+from heddle.core import ConfigError, UsageError, check_at_least, decode_value, fields_of, hint, override, part, replace
+from heddle.models.narang import CORRECTED, DEPTHS, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.presets import transformers
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
@@ -17,6 +17,7 @@ from heddle.models.presets.mixture_of_experts import mixtral, switch
 from heddle.models.presets.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
 from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
 
+SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "head_width", "vocab", "context", "experts")
 DERIVED_SIZES = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_width")}
 
 
@@ -47,6 +48,7 @@ class Preset:
                 raise ConfigError.unknown(name, name, self.option_names)
         hints = typing.get_type_hints(self.make)
         options = {name: decode_value(hints[name], _number(value), name) for name, value in options.items()}
+        _check_sizes(options)
         # a size that is derived from another is dropped when that one changes
         stale = {inner for outer, inners in DERIVED_SIZES.items() if outer in options for inner in inners}
         made = self.make(**{name: value for name, value in self.options.items() if name not in stale} | options)
@@ -113,7 +115,7 @@ PRESETS |= {
     "bert-large": Preset(bert, LARGE),
     "bert-base-masked": Preset(bert, edit=masked, about=f"BERT base {HEADED}"),
     "bert-base-pretraining": Preset(bert, edit=pre_training, about="BERT base with both heads of its pre-training"),
-    "scibert": Preset(bert, {"vocab": 31_090}, about="SciBERT (Beltagy et al. 2019): BERT base, words of science"),
+    "scibert": Preset(bert, {"vocab": 31_090}, about="SciBERT (Beltagy et al. 2019): BERT base, scientific vocabulary"),
     "roberta-base": Preset(roberta),
     "roberta-large": Preset(roberta, LARGE),
     "roberta-base-masked": Preset(roberta, edit=masked, about=f"RoBERTa base {HEADED}"),
@@ -153,7 +155,7 @@ PRESETS |= {
 
 PRESETS |= {
     f"narang/{slug}": Preset(narang, edit=edit, about=about, counts_ops=True)
-    for slug, (edit, about) in (VARIANTS | SANE | DEPTHS).items()
+    for slug, (edit, about) in (VARIANTS | CORRECTED | DEPTHS).items()
 }
 
 
@@ -186,6 +188,11 @@ def build(name: str, seed: int = 0, **options: int | float | bool | str) -> Mode
     return preset(name).config(**options).build(int(seed))
 
 
+def _check_sizes(options: Mapping[str, Any]) -> None:
+    """Refuse a size that leaves nothing."""
+    check_at_least(1, **{name: options[name] for name in SIZES if name in options})
+
+
 def _number(value: Any) -> Any:
     """Return a number of another library, such as NumPy's, as Python's own."""
     if isinstance(value, bool):
@@ -210,7 +217,7 @@ class PresetConfig(ModelConfig):
     hidden: width inside each feed-forward network.
     vocab: how many token ids there are; null: as many as the tokenizer has.
     context: most tokens of a row; null: as many as rows have.
-    dropout: share of numbers that training sets to zero at random, for regularisation.
+    dropout: share of numbers that training sets to zero at random, for regularization.
     dials: further options, which few presets have.
     edits: changes of the resulting config, by dotted path, in order.
     """
@@ -235,6 +242,7 @@ class PresetConfig(ModelConfig):
                 PRESETS[self.name].config(**{name: value})  # refuses it by name
         if twice := self.dials.keys() & {"name", *self.sizes}:
             raise ConfigError(f"dials.{min(twice)}", want=f"the field {min(twice)} itself", got=self.dials[min(twice)])
+        _check_sizes(fields_of(self))
         if self.dials or self.edits:
             self.expand()  # so that errors are reported here
 
@@ -253,7 +261,7 @@ class PresetConfig(ModelConfig):
             config = override(config, path, value)
         return config
 
-    def amended(self, path: str, value: Any) -> "PresetConfig":
+    def with_override(self, path: str, value: Any) -> "PresetConfig":
         options, key = preset(self.name).option_names, path.partition(".")[0]
         known = dict.fromkeys((*options, *fields_of(self.expand())))
         if key not in known:

@@ -50,8 +50,8 @@ def seq2seq_attention(
 ) -> EncoderDecoderConfig:
     """LSTM encoder-decoder with attention (Bahdanau et al. 2014; Luong et al. 2015): bidirectional encoder."""
     if score not in ALIGNMENTS:
-        wish = f"one of {', '.join(ALIGNMENTS)}"
-        raise ConfigError("score", want=wish, got=score, near=nearest(str(score), ALIGNMENTS))
+        want = f"one of {', '.join(ALIGNMENTS)}"
+        raise ConfigError("score", want=want, got=score, near=nearest(str(score), ALIGNMENTS))
     reading, writing = (_layer(part, dropout) for part in (BidirectionalConfig(), LSTMConfig()))
     looking = _layer(AttentionRNNConfig(alignment=ALIGNMENTS[score]), dropout)
     above = (RepeatConfig(body=writing, times=layers - 1),) if layers > 1 else ()

@@ -191,7 +191,7 @@ def t5_1_1(
     context: int = 512,
     dropout: float = 0.0,
 ) -> EncoderDecoderConfig:
-    """T5 1.1 (Shazeer 2020): T5 with gated GELU and an output matrix of its own."""
+    """T5 1.1 (Shazeer 2020): T5 with gated GELU and an untied head."""
     made = t5(layers, width, heads, head_width, hidden, vocab, context, dropout)
     gated = GatedFeedForwardConfig(hidden=hidden, activation="gelu_tanh")
     return replace(swap(FeedForwardConfig, lambda _: gated)(made), head=SoftmaxHeadConfig(), ties=(INPUTS,))

@@ -8,13 +8,13 @@ from heddle.core import UsageError, replace
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.surgery.rebuild import rebuild
 from heddle.nn.adapters import AdapterConfig, LoraConfig, find_linears
-from heddle.nn.base import initialise, merged_weight
+from heddle.nn.base import initialize, merged_weight
 
 
 def lora(
     rank: int = 8, alpha: float = 16.0, targets: tuple[str, ...] | None = None, layers: tuple[int, ...] | None = None
 ) -> Callable[[ModelConfig], NetworkConfig]:
-    """Return an edit that adds LoRA to linear maps, by default those of attention and feed-forward parts."""
+    """Return an edit that adds LoRA to linear layers, by default those of attention and feed-forward parts."""
     return lambda config: with_adapters(config, LoraConfig(rank=rank, alpha=alpha, targets=targets, layers=layers))
 
 
@@ -33,7 +33,7 @@ def add_adapters(model: Model, *adapters: AdapterConfig, seed: int = 0) -> Model
     base = merge_adapters(model)
     config = with_adapters(base.config, *adapters)
     made, empty = rebuild(base, config)
-    initialise(made, config.init, made.depth, seed, only=empty)  # the adapters only
+    initialize(made, config.init, made.depth, seed, only=empty)  # the adapters only
     return made
 
 

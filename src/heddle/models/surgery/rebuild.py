@@ -13,7 +13,7 @@ def rebuild(model: Model, config: NetworkConfig) -> tuple[Model, dict[str, nn.Pa
     """
     like, own = next(model.parameters()), model.weights()
     made = build_meta(config).to(like.dtype)
-    made.materialise(like.device)
+    made.materialize(like.device)
     empty: dict[str, nn.Parameter] = {}
     for name, weight in made.named_parameters():
         if name in own and own[name].shape == weight.shape:

@@ -22,7 +22,8 @@ def with_vocab(config: ModelConfig, vocab: int) -> NetworkConfig:
         old = before[name].shape
         by_token = old == weight.shape or (old[0] == full.vocab and weight.shape == (vocab, *old[1:]))
         if not by_token:
-            raise ConfigError("vocab", want=f"{full.vocab}, for {name} has no row for each token", got=vocab)
+            want = f"{full.vocab}, because {name} does not have one row per token"
+            raise ConfigError("vocab", want=want, got=vocab)
     return changed
 
 

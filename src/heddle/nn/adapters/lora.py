@@ -15,13 +15,13 @@ from heddle.nn.base import Adapter, InitialValues, Linear, Role, upcast
 from heddle.nn.channels import GroupedLinear, Groups, grouped_gemm
 from heddle.nn.stack import Block
 
-# The linear maps of attention and feed-forward parts of every kind.
+# The linear layers of attention and feed-forward parts of every kind.
 DEFAULT_TARGETS = ("query", "key", "value", "output", "latent", "turned", "gate", "up", "down")
 
 
 @dataclass(frozen=True)
 class LinearMap:
-    """A linear map of a model, which an adapter can be applied to."""
+    """A linear layer of a model, which an adapter can be applied to."""
 
     path: str
     layer: int | None  # None: outside the stack
@@ -29,14 +29,14 @@ class LinearMap:
 
 
 class AdapterConfig(Config, ABC):
-    """An adapter of some linear maps of a model; all other weights are frozen."""
+    """An adapter of some linear layers of a model; all other weights are frozen."""
 
     targets: tuple[str, ...] | None
     layers: tuple[int, ...] | None
 
     @abstractmethod
     def build(self, module: Linear | GroupedLinear) -> Adapter:
-        """Build the adapter of one linear map."""
+        """Build the adapter of one linear layer."""
 
 
 @part("lora")
@@ -47,7 +47,7 @@ class LoraConfig(AdapterConfig):
     alpha: strength of the adapter, before it is divided as `scaling` says.
     scaling: alpha / rank, or alpha / sqrt(rank): rsLoRA (Kalajdzievski 2023).
     dropout: dropout of the adapter's input.
-    targets: names of linear maps or ends of their paths; None: attention, feed-forward.
+    targets: names of linear layers or ends of their paths; None: attention, feed-forward.
     layers: which layers, counted from 0 in each tower; None: all.
     """
 
@@ -118,7 +118,7 @@ class GroupedLora(LowRank):
         narrow = grouped_gemm(self.drop_inputs(rows), self.down.to(rows.dtype), groups.offsets)
         return grouped_gemm(narrow, self.up.to(rows.dtype), groups.offsets) * self.scale
 
-    def active(self) -> float:
+    def active_fraction(self) -> float:
         return self.active_share
 
 
@@ -126,7 +126,7 @@ class GroupedLora(LowRank):
 
 
 def find_linears(module: nn.Module, path: str = "", layer: int | None = None) -> Iterator[LinearMap]:
-    """Yield every linear map of a model, with its path and layer."""
+    """Yield every linear layer of a model, with its path and layer."""
     if isinstance(module, Linear | GroupedLinear):
         yield LinearMap(path, layer, module)
         return
@@ -136,17 +136,17 @@ def find_linears(module: nn.Module, path: str = "", layer: int | None = None) ->
 
 
 def apply_adapters(model: nn.Module, adapters: Sequence[AdapterConfig], tied: Mapping[str, str]) -> None:
-    """Apply adapters to the linear maps that they name; `tied` maps each name of a tied matrix to another."""
+    """Apply adapters to the linear layers that they name; `tied` maps each name of a tied matrix to another."""
     maps = list(find_linears(model))
     for number, config in enumerate(adapters):
         try:
             chosen = _select_targets(config, maps, model, tied)
         except ConfigError as error:
-            raise error.inside(f"adapters.{number}") from None
+            raise error.with_prefix(f"adapters.{number}") from None
         for found in chosen:
             if found.module.adapter is not None:
-                wish = "linear maps without another adapter"
-                raise ConfigError(f"adapters.{number}.targets", want=wish, got=found.path)
+                want = "linear layers without another adapter"
+                raise ConfigError(f"adapters.{number}.targets", want=want, got=found.path)
             found.module.adapter = config.build(found.module)
 
 
@@ -156,7 +156,7 @@ def _select_targets(
     known = {found.layer for found in maps if found.layer is not None}
     for layer in config.layers or ():
         if layer not in known:
-            raise ConfigError("layers", want=f"0 to {max(known, default=0)}, which have linear maps", got=layer)
+            raise ConfigError("layers", want=f"0 to {max(known, default=0)}, which have linear layers", got=layer)
     among = [found for found in maps if config.layers is None or found.layer in config.layers]
     targets = DEFAULT_TARGETS if config.targets is None else config.targets
     for target in config.targets or ():
@@ -165,10 +165,12 @@ def _select_targets(
     chosen = [found for found in among if any(path_matches(found.path, target) for target in targets)]
     if not chosen:
         names = sorted({found.path.rpartition(".")[2] for found in among})
-        raise ConfigError("targets", want=f"linear maps of the model: {', '.join(names) or 'none'}", got=config.targets)
+        raise ConfigError(
+            "targets", want=f"linear layers of the model: {', '.join(names) or 'none'}", got=config.targets
+        )
     for found in chosen:
         if (other := tied.get(f"{found.path}.weight")) is not None:
-            raise ConfigError("targets", want="linear maps that are not tied", got=f"{found.path}, also {other}")
+            raise ConfigError("targets", want="linear layers that are not tied", got=f"{found.path}, also {other}")
     return chosen
 
 
@@ -179,12 +181,12 @@ def path_matches(path: str, target: str) -> bool:
 
 def _unknown_target(target: str, maps: list[LinearMap], model: nn.Module, tied: Mapping[str, str]) -> ConfigError:
     if (other := tied.get(f"{target}.weight")) is not None:
-        return ConfigError("targets", want="linear maps that are not tied", got=f"{target}, whose matrix is {other}")
+        return ConfigError("targets", want="linear layers that are not tied", got=f"{target}, whose matrix is {other}")
     names = {found.path.rpartition(".")[2] for found in maps}
-    wish = f"names of linear maps, such as {', '.join(name for name in DEFAULT_TARGETS if name in names) or 'query'}"
+    want = f"names of linear layers, such as {', '.join(name for name in DEFAULT_TARGETS if name in names) or 'query'}"
     if target in dict(model.named_modules()):
-        return ConfigError("targets", want=wish, got=f"{target}, which is a {_kind(model, target)}")
-    return ConfigError("targets", want=wish, got=target, near=nearest(target, names))
+        return ConfigError("targets", want=want, got=f"{target}, which is a {_kind(model, target)}")
+    return ConfigError("targets", want=want, got=target, near=nearest(target, names))
 
 
 def _kind(model: nn.Module, path: str) -> str:

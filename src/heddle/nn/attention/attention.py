@@ -57,12 +57,12 @@ class MultiHeadAttention(AttentionPart, ABC):
         self.query.init_scale = self.score.query_init_scale()
 
     def split_query(self, query: Stream) -> PerHead:
-        """Return projected queries per head, normalised."""
+        """Return projected queries per head, normalized."""
         heads = self.query_across(query).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return self.query_norm(heads)  # type: ignore[no-any-return]
 
     def split_key_value(self, key: Stream, value: Stream) -> tuple[PerHead, PerHead]:
-        """Return projected keys, normalised, and values per head."""
+        """Return projected keys, normalized, and values per head."""
         heads = (self.kv_heads, -1)
         key = self.key_norm(self.key_across(key).unflatten(-1, heads).transpose(1, 2))
         return key, value.unflatten(-1, heads).transpose(1, 2)
@@ -88,7 +88,7 @@ class AttentionConfig(SelfAttentionConfig):
     score: how a query and a key become a score.
     mask: which positions are seen, beyond causality and documents.
     values: whether later layers mix in the first layer's values.
-    dropout: dropout of the attention weights.
+    dropout: attention dropout: rate on the softmax weights.
     """
 
     heads: int
@@ -175,7 +175,7 @@ class Attention(MultiHeadAttention, PublishesContext):
             build_mask=None if full else partial(allowed_keys, self.mask, self.sight, ctx, query.shape[2], key),
             flex_mask=None if ctx.state is not None else flex_mask_for(self.mask, self.sight, ctx),
             sliding_window=None if full else self.sliding_window(ctx),
-            cache_lengths=ctx.state.lengths if full and ctx.state is not None and ctx.new is None else None,
+            cache_lengths=ctx.state.lengths if full and ctx.state is not None and ctx.lengths is None else None,
         )
         if self.warmup_window is None or not self.training or ctx.state is not None:
             return inputs
@@ -186,7 +186,7 @@ class Attention(MultiHeadAttention, PublishesContext):
         mask = self.mask
         if not isinstance(mask, SlidingWindowConfig) or mask.sinks or ctx.state is not None:
             return None
-        if ctx.new is not None and self.sight == "all":  # padding would be seen
+        if ctx.lengths is not None and self.sight == "all":  # padding would be seen
             return None
         return SlidingWindow(mask.size, self.sight, ctx.documents)
 
@@ -198,11 +198,11 @@ class Attention(MultiHeadAttention, PublishesContext):
 
 
 def flex_mask_for(mask: MaskConfig, sight: Sight, ctx: Context) -> FlexMask | None:
-    """Return the mask as a rule over positions; None where a mask has more to say than a window."""
+    """Return the mask as a rule over positions; None where the mask is more than a window."""
     window = mask.size if isinstance(mask, SlidingWindowConfig) and not mask.sinks else None
     if window is None and not mask.is_full:
         return None
-    lengths = ctx.new if sight == "all" and ctx.documents is None else None  # else padding is out of sight, or apart
+    lengths = ctx.lengths if sight == "all" and ctx.documents is None else None  # else padding is masked anyway
     return FlexMask(sight, ctx.documents, window, lengths)
 
 

@@ -138,7 +138,7 @@ class AttentionCall(NamedTuple):
 
     score: ScoreFunction
     inputs: AttentionInputs
-    dropout: float  # of the weights, 0 outside training
+    dropout: float  # attention dropout: rate on the softmax weights, 0 outside training
     device: str
     compiling: bool  # whether torch.compile is tracing
 

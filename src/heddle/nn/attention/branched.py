@@ -121,8 +121,8 @@ def _branch(
     place: Place,
 ) -> Attention | CrossAttention:
     """Replace an attention's output projection by branches."""
-    module = channel.build(width, place.inside("output").inside("channel"))
-    module.slot = channel.slot  # for initialisers that tell channels from mixers
+    module = channel.build(width, place.child("output").child("channel"))
+    module.slot = channel.slot  # for initializers that tell channels from mixers
     inner = attention.heads * attention.head_width
     attention.add_module("output", Branches(width, attention.heads, inner, module, shares))
     return attention
@@ -131,7 +131,7 @@ def _branch(
 def _check(attention: AttentionConfig | CrossAttentionConfig) -> None:
     if attention.projections.output_bias:
         field = "attention.projections.output_bias"
-        raise ConfigError(field, want="false, for branches have no output projection", got=True)
+        raise ConfigError(field, want="false, because branches have no output projection", got=True)
 
 
 @part("branched_attention")
@@ -140,7 +140,7 @@ class BranchedAttentionConfig(MixerConfig):
 
     attention: the attention whose heads become branches.
     channel: the feed-forward network that each head passes.
-    shares: how the learned weights of the branches are normalised.
+    shares: how the learned weights of the branches are normalized.
     """
 
     attention: AttentionConfig
@@ -160,7 +160,7 @@ class BranchedCrossAttentionConfig(CrossConfig):
 
     attention: the cross-attention whose heads become branches.
     channel: the feed-forward network that each head passes.
-    shares: how the learned weights of the branches are normalised.
+    shares: how the learned weights of the branches are normalized.
     """
 
     attention: CrossAttentionConfig

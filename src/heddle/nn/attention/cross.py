@@ -19,7 +19,7 @@ class CrossAttentionConfig(CrossConfig):
     head_width: width of each head; None: width / heads.
     projections: how queries, keys, values and the output are projected.
     score: how a query and a key become a score.
-    dropout: dropout of the attention weights.
+    dropout: attention dropout: rate on the softmax weights.
     """
 
     heads: int
@@ -34,7 +34,7 @@ class CrossAttentionConfig(CrossConfig):
 
     def build(self, width: int, place: Place) -> "CrossAttention":
         if place.memory is None:
-            raise ConfigError("plan", want="self-attention, for there is no encoder to read", got=self.kind)
+            raise ConfigError("plan", want="self-attention, because there is no encoder", got=self.kind)
         head_width_for(self, width)
         return CrossAttention(width, place.memory, self, place)
 

@@ -1,7 +1,7 @@
 """FlexAttention (Dong et al. 2024): block-sparse attention by a mask function over positions.
 
-From a matrix of booleans a kernel learns too late which scores it need not compute. A mask function tells it before:
-blocks that documents, a window or causality mask completely are never read, and unmasked blocks skip the function.
+A dense boolean mask is applied after the scores were computed, so it saves nothing. With a mask function, blocks that
+documents, a window or causality mask completely are never read, and unmasked blocks skip the function.
 """
 
 from collections.abc import Callable

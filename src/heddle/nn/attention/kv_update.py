@@ -45,14 +45,14 @@ def update_kv_cache(
         cache.write(new, steps, keep)
         causal = ctx if ctx.bias is not None else dataclasses.replace(ctx, allowed=None)  # causality is the mask
         return CachedKeyValues(new, _map_key_axis(causal, lambda per_key: per_key[..., :length]), cache)
-    if ring is None or ring.places(state.capacity) == state.capacity:  # every token has its own place
+    if ring is None or ring.cache_size(state.capacity) == state.capacity:  # every token has its own place
         cache.write(new, steps, keep)
         return CachedKeyValues(cache.read(), ctx, cache)
     if length <= 1 + ring.slack:  # no new token overwrites one that is in a query's window
         cache.write(new, steps, keep)
-        after = ring.steps(_lengths_after(ctx, length), cache.places)
+        after = ring.steps(_lengths_after(ctx, length), cache.size)
         return CachedKeyValues(cache.read(), _context_at(ctx, after, length), cache)
-    key_steps = torch.cat((ring.steps(state.lengths, cache.places), steps.expand(len(state.lengths), -1)), dim=1)
+    key_steps = torch.cat((ring.steps(state.lengths, cache.size), steps.expand(len(state.lengths), -1)), dim=1)
     tensors = tuple(torch.cat(pair, dim=2) for pair in zip(cache.read(), new, strict=True))
     cache.write(new, steps, keep)
     return CachedKeyValues(tensors, _context_at(ctx, key_steps, length), cache)
@@ -61,7 +61,7 @@ def update_kv_cache(
 def _lengths_after(ctx: Context, length: int) -> Int[Tensor, " batch"]:
     """Return the length of each row with the new tokens."""
     assert ctx.state is not None
-    return ctx.state.lengths + (length if ctx.new is None else ctx.new)
+    return ctx.state.lengths + (length if ctx.lengths is None else ctx.lengths)
 
 
 def _tokens_to_keep(
@@ -69,7 +69,7 @@ def _tokens_to_keep(
 ) -> Bool[Tensor, "batch new"] | None:
     """Return which new tokens the cache must keep: not padding, and no more than fit in the ring; None: all."""
     length = steps.shape[1]
-    real = None if ctx.new is None else torch.arange(length, device=steps.device) < ctx.new[:, None]
+    real = None if ctx.lengths is None else torch.arange(length, device=steps.device) < ctx.lengths[:, None]
     if ring is None or length <= ring.size:
         return real
     recent = (steps >= _lengths_after(ctx, length)[:, None] - ring.size) | (steps < ring.sinks)

@@ -44,7 +44,7 @@ class LatentAttentionConfig(SelfAttentionConfig):
     projections: biases and norms of the projections from the stream.
     scale: factor of the scores; None: 1 / sqrt(key + rotary).
     mask: which positions are seen, beyond causality and documents.
-    dropout: dropout of the attention weights.
+    dropout: attention dropout: rate on the softmax weights.
     """
 
     accepts = frozenset({"stream", "rotation", "bias"})
@@ -62,7 +62,9 @@ class LatentAttentionConfig(SelfAttentionConfig):
         super().__post_init__()
         across = self.projections.across
         if not isinstance(across, NoNormConfig):
-            raise ConfigError("projections.across", want="none, for `norm` is of whole latents", got=across.kind)
+            raise ConfigError(
+                "projections.across", want="none, because `norm` normalizes whole latents", got=across.kind
+            )
 
     def head_width_at(self, width: int) -> int:
         """Return the width with rotary embedding: all that positions need to know."""

@@ -77,7 +77,7 @@ class AttentionPart(Stateful, ABC):
     """Attention of any form, whose inputs and weights can be inspected."""
 
     score: Score
-    dropout: float  # of the weights
+    dropout: float  # attention dropout: rate on the softmax weights
 
     @abstractmethod
     def attention_inputs(self, x: Stream, ctx: Context) -> AttentionInputs:

@@ -100,7 +100,7 @@ class SynthesizerConfig(SelfAttentionConfig):
     head_width: width of each head; None: width / heads.
     pattern: where the synthesized scores come from.
     blend: how they are combined with the scores of queries and keys.
-    dropout: dropout of the attention weights.
+    dropout: attention dropout: rate on the softmax weights.
     """
 
     accepts = frozenset({"stream", "bias"})
@@ -150,7 +150,7 @@ class Synthesizer(Stateful):
     def check(self, length: int) -> None:
         """Refuse rows that are longer than the tables."""
         if self.max_length is not None and length > self.max_length:
-            raise UsageError(f"length {length} is past the model's context of {self.max_length}, where its tables end")
+            raise UsageError(f"sequence length {length} exceeds the model's context of {self.max_length}")
 
     def value_and_key(self, x: Stream) -> tuple[Heads, ...]:
         """Return values, and keys where the blend needs them."""

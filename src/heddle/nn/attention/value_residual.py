@@ -23,11 +23,11 @@ class Values(Module, ABC):
     """A module: a layer's own projected values -> those that it uses, before they are split into heads."""
 
     @abstractmethod
-    def forward(self, own: Stream | None, ctx: Context) -> Stream:
-        """Return the values; `own` is None in the layer that published them."""
+    def forward(self, value: Stream | None, ctx: Context) -> Stream:
+        """Return the values; `value` is None in the layer that published them."""
 
 
-@part("own")
+@part("plain", was="own")
 class OwnValuesConfig(ValuesConfig):
     """The layer's own values."""
 
@@ -35,7 +35,7 @@ class OwnValuesConfig(ValuesConfig):
         return None
 
 
-@part("first")
+@part("value_residual", was="first")
 class ValueResidualConfig(ValuesConfig):
     """Value residual: the layer's own values and the first layer's of the same token, by two learned weights.
 
@@ -49,18 +49,18 @@ class ValueResidualConfig(ValuesConfig):
 class FirstValues(Values):
     """The first layer's values, published in the context before the part runs."""
 
-    def publish(self, own: Stream, ctx: Context) -> Context:
+    def publish(self, value: Stream, ctx: Context) -> Context:
         """Return the context with the values for all layers."""
         if ctx.values is not None:
-            raise ConfigError("values", want="one attention in the first layer, used once", got="more")
-        return dataclasses.replace(ctx, values=own)
+            raise ConfigError("values", "value residuals need exactly one attention in the first layer")
+        return dataclasses.replace(ctx, values=value)
 
-    def forward(self, own: Stream | None, ctx: Context) -> Stream:
+    def forward(self, value: Stream | None, ctx: Context) -> Stream:
         return _first_values(ctx)
 
 
 class ValueResidual(Values):
-    """share[0] * own + share[1] * first."""
+    """share[0] * value + share[1] * first."""
 
     roles = {"share": Role.GAIN}
     initial_values = {"share": InitialValues(mean=0.5)}
@@ -69,18 +69,17 @@ class ValueResidual(Values):
         super().__init__()
         self.share = nn.Parameter(torch.empty(2))
 
-    def forward(self, own: Stream | None, ctx: Context) -> Stream:
+    def forward(self, value: Stream | None, ctx: Context) -> Stream:
         first = _first_values(ctx)
-        assert own is not None
-        if own.shape != first.shape:
-            wish = f"the same shape in every layer, {tuple(first.shape)}: one number of kv_heads, and no pooling"
-            raise ConfigError("values", want=wish, got=tuple(own.shape))
-        own_weight, first_weight = self.share.to(own.dtype).unbind()
-        return own_weight * own + first_weight * first
+        assert value is not None
+        if value.shape != first.shape:
+            want = f"the first layer's shape in every layer, {tuple(first.shape)}: the same kv_heads, and no pooling"
+            raise ConfigError("values", want=want, got=tuple(value.shape))
+        own_weight, first_weight = self.share.to(value.dtype).unbind()
+        return own_weight * value + first_weight * first
 
 
 def _first_values(ctx: Context) -> Stream:
     if ctx.values is None:
-        wish = "a first layer with `values: {kind: first}`, in attention that is a branch of its own"
-        raise ConfigError("values", want=wish, got="none there")
+        raise ConfigError("values", f"the first layer has no attention with `values: {ValueResidualConfig.kind}`")
     return ctx.values

@@ -1,4 +1,4 @@
-"""Base of all parts: part, place and context, linear layers, roles of weights, initialisation."""
+"""Base of all parts: part, place and context, linear layers, roles of weights, initialization."""
 
 from heddle.nn.base.init import (
     FanInInitConfig,
@@ -8,7 +8,7 @@ from heddle.nn.base.init import (
     NormalInitConfig,
     UniformInitConfig,
     XavierInitConfig,
-    initialise,
+    initialize,
     roles_of,
 )
 from heddle.nn.base.linear import (

@@ -1,4 +1,4 @@
-"""Weight initialisation by role and depth; each parameter has its own random stream, keyed by its name."""
+"""Weight initialization by role and depth; each parameter has its own random stream, keyed by its name."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from heddle.nn.base.part import InitialValues, Module, Role
 
 @dataclass(frozen=True)
 class WeightInfo:
-    """What an initialiser knows about a weight."""
+    """What an initializer knows about a weight."""
 
     role: Role
     slot: str  # of its branch: mixer, cross or channel; empty outside branches
@@ -25,7 +25,7 @@ class WeightInfo:
 
 
 class InitConfig(Config, ABC):
-    """How matrices and tables are initialised; gains begin at one and biases at zero, unless their part differs."""
+    """How matrices and tables are initialized; gains begin at one and biases at zero, unless their part differs."""
 
     @abstractmethod
     def values_for(self, info: WeightInfo) -> InitialValues:
@@ -103,7 +103,7 @@ class NarangInitConfig(InitConfig):
 class FixupInitConfig(InitConfig):
     """Fixup (Zhang et al. 2019): matrices into the stream begin at zero, those before them shrink with depth.
 
-    Cross-attention is initialised as without Fixup, as in Narang et al. (2021).
+    Cross-attention is initialized as without Fixup, as in Narang et al. (2021).
 
     branches: branches of the whole model; None: two for each layer.
     """
@@ -147,8 +147,8 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
     return {name: roles[name] for name in names}
 
 
-def initialise(model: nn.Module, config: InitConfig, depth: int, seed: int, only: Container[str] | None = None) -> None:
-    """Initialise every parameter, or only some by name, in place."""
+def initialize(model: nn.Module, config: InitConfig, depth: int, seed: int, only: Container[str] | None = None) -> None:
+    """Initialize every parameter, or only some by name, in place."""
     parameters, own = dict(model.named_parameters()), _declared_values(model)
     for name, role in roles_of(model).items():
         weight = parameters[name]
@@ -159,7 +159,7 @@ def initialise(model: nn.Module, config: InitConfig, depth: int, seed: int, only
 
 
 def _info(model: nn.Module, name: str, role: Role, depth: int) -> WeightInfo:
-    """Return what an initialiser knows about a weight: inputs are its last dimension, outputs the one before."""
+    """Return what an initializer knows about a weight: inputs are its last dimension, outputs the one before."""
     *_, fan_out, fan_in = (1, *model.get_parameter(name).shape)
     return WeightInfo(role, _slot_of(model, name), fan_in, depth, fan_out)
 

@@ -19,7 +19,7 @@ Sight = Literal["past", "all"]
 
 
 class Role(StrEnum):
-    """What a parameter is for; decides its initialisation and its optimizer."""
+    """What a parameter is for; decides its initialization and its optimizer."""
 
     EMBEDDING = "embedding"
     INSIDE = "inside"  # a matrix within a part
@@ -36,7 +36,7 @@ MATRIX_ROLES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}
 
 @dataclass(frozen=True)
 class InitialValues:
-    """Initial values of a parameter; a part may set those of its paper, whatever the model's initialiser."""
+    """Initial values of a parameter; a part may set those of its paper, whatever the model's initializer."""
 
     mean: float = 0.0
     scale: float = 0.0  # standard deviation of normal numbers, half the range of uniform ones
@@ -47,9 +47,9 @@ class Module(nn.Module):
     """Base class of modules: declares the roles of its parameters, and FLOPs and state beyond them."""
 
     roles: Mapping[str, Role] = {}  # by parameter name, dotted for parameters of torch's modules inside
-    initial_values: Mapping[str, InitialValues] = {}  # by parameter name, instead of the initialiser's
+    initial_values: Mapping[str, InitialValues] = {}  # by parameter name, instead of the initializer's
     init_scale: float = 1.0  # factor on its matrices' initial values, such as queries whose scores are not scaled
-    slot: str = ""  # of a branch: mixer, cross or channel, for initialisers that treat them differently
+    slot: str = ""  # of a branch: mixer, cross or channel, for initializers that treat them differently
     compilable: bool = True  # False: torch.compile is not known to help, or would unroll a loop over time
     repeats: int = 1  # how often a token passes what is inside: a loop has several turns
     max_length: int | None = None  # the most positions it supports; None: any number
@@ -62,7 +62,7 @@ class Module(nn.Module):
             release_weight(weight)
         return self
 
-    def active(self) -> float:
+    def active_fraction(self) -> float:
         """Return the fraction of its matrices that one token uses: less than one in a mixture of experts."""
         return 1.0
 
@@ -77,7 +77,7 @@ class Module(nn.Module):
         """Count the numbers that one token adds to the decoding state."""
         return 0
 
-    def look_up_ops(self, tokens: int) -> int:
+    def narang_lookup_ops(self, tokens: int) -> int:
         """Count the operations that Narang et al. count for lookups in this many tokens (docs/narang.md)."""
         return 0
 
@@ -105,7 +105,7 @@ class Place:
     heads: tuple[int, ...] = ()  # the numbers of heads in the stack, for positions with a value per head
     memory: int | None = None  # width of the encoder's output, where there is one
 
-    def inside(self, name: str, layer: int | None = None) -> "Place":
+    def child(self, name: str, layer: int | None = None) -> "Place":
         """Return the place of a child."""
         path = f"{self.path}.{name}" if self.path else name
         return dataclasses.replace(self, path=path, layer=self.layer if layer is None else layer)
@@ -147,8 +147,8 @@ class Context:
     positions: Int[Tensor, "batch length"] | None = None  # None: 0, 1, 2, ...
     state: State | None = None
     key_steps: Int[Tensor, "batch key"] | None = None  # steps of the cached keys in their rows; None: 0, 1, 2, ...
-    new: Int[Tensor, " batch"] | None = None  # how many of a row's tokens are not padding; None: all
-    spare: Bool[Tensor, "batch length"] | None = None  # tokens that no loss depends on: padding after the last target
+    lengths: Int[Tensor, " batch"] | None = None  # how many tokens of each row are not padding; None: all
+    ignored: Bool[Tensor, "batch length"] | None = None  # tokens that no loss depends on: after the last target
     memory: Memory | None = None  # the encoder's outputs
     segments: Int[Tensor, "batch length"] | None = None  # which of two texts a token belongs to; None: the first
     allowed: Allowed | None = None  # made by the tower; None: `sight` is the mask
@@ -162,19 +162,19 @@ class Context:
 
     def real(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
         """Return which tokens of a stream are not padding; None: all."""
-        return None if self.new is None else torch.arange(x.shape[1], device=x.device) < self.new[:, None]
+        return None if self.lengths is None else torch.arange(x.shape[1], device=x.device) < self.lengths[:, None]
 
-    def needed(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
-        """Return which tokens are neither padding nor spare: those that experts process; None: all."""
+    def used_tokens(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
+        """Return which tokens are neither padding nor ignored: those that experts process; None: all."""
         real = self.real(x)
-        if self.spare is None:
+        if self.ignored is None:
             return real
-        return ~self.spare if real is None else real & ~self.spare
+        return ~self.ignored if real is None else real & ~self.ignored
 
     def note(self, name: str, value: Tensor) -> "Context":
         """Keep a named value for later layers; a name is written once."""
         if name in self.notes:
-            raise ConfigError(name, want="a note written once", got="a second value")
+            raise ConfigError(name, want="a note that is written only once", got="a second value")
         return dataclasses.replace(self, notes={**self.notes, name: value})
 
 

@@ -5,7 +5,7 @@ from heddle.nn.channels.capacity import (
     DroplessConfig,
     FactorConfig,
     NarangFactorConfig,
-    RowPlacesConfig,
+    PerDocumentCapacityConfig,
 )
 from heddle.nn.channels.feedforward import (
     FeedForwardConfig,

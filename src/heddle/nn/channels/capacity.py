@@ -34,8 +34,8 @@ class CapacityConfig(Config, ABC):
         size = -(-tokens // groups)
         padded = F.pad(experts.reshape(-1, choices), (0, 0, 0, groups * size - tokens), value=count)
         queue = padded.view(groups, size, choices).transpose(1, 2).flatten(1)
-        wanted = F.one_hot(queue, count + 1)
-        ahead = (wanted.cumsum(dim=1) * wanted).sum(-1) - 1  # how many before it in the queue want the same expert
+        one_hot = F.one_hot(queue, count + 1)
+        ahead = (one_hot.cumsum(dim=1) * one_hot).sum(-1) - 1  # how many before it in the queue want the same expert
         admitted = queue.where(ahead < self.expert_capacity(size, count), count)
         return admitted.view(groups, choices, size).transpose(1, 2).reshape(-1, choices)[:tokens].view_as(experts)
 
@@ -67,18 +67,20 @@ class FactorConfig(CapacityConfig):
 
     factor: how many times the even share an expert may take.
     group: tokens that share the places; the last group may be smaller.
-    least: fewest tokens that each expert has places for.
+    min_capacity: fewest tokens that each expert has places for.
     """
+
+    old_fields = {"least": "min_capacity"}
 
     factor: CapacityFactor = 1.25
     group: Positive = 1024
-    least: Positive = 4
+    min_capacity: Positive = 4
 
     def groups(self, tokens: int) -> int:
         return max(1, -(-tokens // self.group))
 
     def expert_capacity(self, size: int, experts: int) -> int:
-        return max(self.least, int(size * self.factor / experts))
+        return max(self.min_capacity, int(size * self.factor / experts))
 
 
 @part("narang_factor")
@@ -87,13 +89,15 @@ class NarangFactorConfig(CapacityConfig):
 
     factor: how many times the even share an expert may take.
     group: most tokens that share the places.
-    least: fewest tokens that each expert has places for.
+    min_capacity: fewest tokens that each expert has places for.
     multiple: the number of groups is a multiple of it.
     """
 
+    old_fields = {"least": "min_capacity"}
+
     factor: CapacityFactor = 1.25
     group: Positive = 1024
-    least: Positive = 4
+    min_capacity: Positive = 4
     multiple: Positive = 8
 
     def groups(self, tokens: int) -> int:
@@ -105,36 +109,38 @@ class NarangFactorConfig(CapacityConfig):
         return fewest  # no such division exists
 
     def expert_capacity(self, size: int, experts: int) -> int:
-        return max(self.least, int(size * self.factor / experts))
+        return max(self.min_capacity, int(size * self.factor / experts))
 
 
-@part("row_places")
-class RowPlacesConfig(CapacityConfig):
+@part("per_document", was="row_places")
+class PerDocumentCapacityConfig(CapacityConfig):
     """A fixed capacity for each document, whatever its length: Switch as Hugging Face transformers runs it.
 
     An encoder applies it in evaluation too. A decoder does not, since its output must not depend on how many tokens are
     read at once.
 
-    most: tokens of a document that each expert may take.
+    max_capacity: tokens of a document that each expert may take.
     """
+
+    old_fields = {"most": "max_capacity"}
 
     depends_on_batch = False
     in_eval = True
 
-    most: Positive = 64
+    max_capacity: Positive = 64
 
     def groups(self, tokens: int) -> int:
         return 1
 
     def expert_capacity(self, size: int, experts: int) -> int:
-        return min(self.most, size)
+        return min(self.max_capacity, size)
 
     def drop_overflow(
         self, experts: Int[Tensor, "*rows choices"], count: int, documents: Int[Tensor, "*rows"] | None = None
     ) -> Int[Tensor, "*rows choices"]:
         keys = experts if documents is None else experts + documents[..., None] * (count + 1)
-        wanted, order = keys.transpose(-1, -2).flatten(-2).sort(stable=True)
-        first = torch.searchsorted(wanted, wanted)  # first of those that want the same expert
+        sorted_keys, order = keys.transpose(-1, -2).flatten(-2).sort(stable=True)
+        first = torch.searchsorted(sorted_keys, sorted_keys)  # first of those that want the same expert
         ahead = torch.empty_like(order).scatter(-1, order, torch.arange(order.shape[-1], device=order.device) - first)
-        full = ahead.unflatten(-1, experts.mT.shape[-2:]).mT >= self.most
+        full = ahead.unflatten(-1, experts.mT.shape[-2:]).mT >= self.max_capacity
         return experts.masked_fill(full, count)

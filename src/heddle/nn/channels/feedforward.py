@@ -117,7 +117,7 @@ def hidden_width(config: FeedForwardConfig | GatedFeedForwardConfig, width: int)
     return 4 * width if isinstance(config, FeedForwardConfig) else max(64, round(width * 8 / 3 / 64) * 64)
 
 
-@part("pass")
+@part("identity", was="pass")
 class IdentityConfig(ChannelConfig):
     """Identity: with a norm and the join `replace`, a branch of it is a post-norm."""
 

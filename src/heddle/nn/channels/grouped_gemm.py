@@ -1,4 +1,4 @@
-"""Grouped GEMM: rows sorted by group, each group times its own matrix, without a GPU synchronisation."""
+"""Grouped GEMM: rows sorted by group, each group times its own matrix, without a GPU synchronization."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ class Groups:
     offsets: Int[Tensor, " groups"]  # where each group's rows end; int32, as the kernels require
 
     def zero_ungrouped(self, rows: TokenRows) -> TokenRows:
-        """Return the rows, with zeros for those of no group, which the kernels leave uninitialised."""
+        """Return the rows, with zeros for those of no group, which the kernels leave uninitialized."""
         return rows.where((self.group_ids < len(self.offsets))[:, None], 0)
 
 

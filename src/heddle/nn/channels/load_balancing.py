@@ -24,8 +24,8 @@ class RouterStatistics:
 
     def loads(self, choices: int | None = None) -> Float[Tensor, "tokens experts"]:
         """Return which experts each token chose, by its first choices or all; padding chooses none."""
-        wanted = F.one_hot(self.experts[:, :choices], self.probabilities.shape[1] + 1)[..., :-1].sum(1)
-        return wanted.to(self.probabilities.dtype) * self.real[:, None]
+        one_hot = F.one_hot(self.experts[:, :choices], self.probabilities.shape[1] + 1)[..., :-1].sum(1)
+        return one_hot.to(self.probabilities.dtype) * self.real[:, None]
 
     def by_group(self, tokens: Float[Tensor, "tokens n"]) -> Float[Tensor, "groups size n"]:
         """Return values of tokens by group, the last group padded with zeros."""

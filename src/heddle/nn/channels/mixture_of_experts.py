@@ -28,7 +28,7 @@ from heddle.nn.layers import activation
 class ExpertsConfig(ChannelConfig):
     """Mixture of experts: a router sends each token to a few of many experts, whose outputs are summed by its gates.
 
-    Tokens are dropped where the capacity is limited: in training, and by `row_places` in the evaluation of an encoder.
+    Tokens are dropped where the capacity is limited: in training, and by `per_document` when evaluating an encoder.
 
     experts: how many experts.
     expert: what each expert is: feed_forward or gated_feed_forward.
@@ -51,7 +51,7 @@ class ExpertsConfig(ChannelConfig):
         check_at_least(1, experts=self.experts)
         check_at_least(0, z_loss=self.z_loss)
         if isinstance(self.router, ExpertChoiceConfig) and not isinstance(self.balance, NoLoadBalancingConfig):
-            raise ConfigError("balance", want="none, for expert choice has equal loads", got=self.balance.kind)
+            raise ConfigError("balance", want="none, because expert choice has equal loads", got=self.balance.kind)
 
     def build(self, width: int, place: Place) -> "Experts":
         return Experts(width, self, place)
@@ -63,15 +63,15 @@ class Experts(HasAuxiliaryLoss):
     def __init__(self, width: int, config: ExpertsConfig, place: Place) -> None:
         super().__init__()
         self.experts, self.capacity, self.z_loss, self.width = config.experts, config.capacity, config.z_loss, width
-        self.router = config.router.build(width, config.experts, place.inside("router"))
+        self.router = config.router.build(width, config.experts, place.child("router"))
         self.balance = config.balance.build(config.experts)
         self.limited_in_eval = config.capacity.in_eval and place.sight == "all"
         self.bank = build_bank(config.expert, width, config.experts, self.router.choices / config.experts)
-        self.shared = None if config.shared is None else config.shared.build(width, place.inside("shared"))
+        self.shared = None if config.shared is None else config.shared.build(width, place.child("shared"))
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         routing = self.router(x, ctx, self.balance.selection_bias())
-        real = ctx.needed(x)
+        real = ctx.used_tokens(x)
         experts = routing.experts if real is None else routing.experts.where(real[..., None], self.experts)
         chosen = dispatched = experts.flatten(0, 1)
         if self.training or self.limited_in_eval:
@@ -106,13 +106,13 @@ class Experts(HasAuxiliaryLoss):
             entropy = torch.special.entr(probabilities).sum(-1)
             self.record(
                 penalty,
-                expert_load=load.max() / load.mean().clamp(min=1 / self.experts),
+                expert_load_imbalance=load.max() / load.mean().clamp(min=1 / self.experts),
                 expert_dropped=1 - kept.sum() / (chosen < self.experts).sum().clamp(min=1),
-                expert_passed_by=1 - kept.any(-1).sum() / tokens,
+                tokens_without_expert=1 - kept.any(-1).sum() / tokens,
                 expert_entropy=(entropy * weights).sum() / tokens,
             )
 
-    def look_up_ops(self, tokens: int) -> int:
+    def narang_lookup_ops(self, tokens: int) -> int:
         """Count dispatch, experts and combination as dense products over the whole capacity.
 
         The grouped products that run here are not plain matrix products, which the counter would see.
@@ -139,7 +139,7 @@ class GroupedLinearOptions:
 
 
 class GroupedLinear(Module):
-    """Grouped linear map: a matrix for each expert, applied to that expert's rows (grouped GEMM)."""
+    """Grouped linear layer: a matrix for each expert, applied to that expert's rows (grouped GEMM)."""
 
     def __init__(self, experts: int, inputs: int, outputs: int, options: GroupedLinearOptions) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class GroupedLinear(Module):
         own = F.one_hot(groups.group_ids, len(self.bias) + 1)[:, :-1].to(y.dtype)
         return y + groups.zero_ungrouped(own @ self.bias.to(y.dtype))  # a product, so that its gradient is one
 
-    def active(self) -> float:
+    def active_fraction(self) -> float:
         return self.active_share
 
     def extra_repr(self) -> str:

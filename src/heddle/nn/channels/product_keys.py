@@ -16,23 +16,25 @@ class ProductKeysConfig(ChannelConfig):
 
     keys: half-keys on each side; their square is the number of values.
     heads: queries of each token, whose results are summed.
-    top: values that each query takes.
+    top_k: values that each query takes.
     key_width: width of a key, of both halves together.
     norm: norm of each half of the query.
     """
 
+    old_fields = {"top": "top_k"}
+
     keys: int = 512
     heads: int = 4
-    top: int = 32
+    top_k: int = 32
     key_width: int = 256
     norm: NormConfig = LayerNormConfig()
 
     def __post_init__(self) -> None:
-        check_at_least(1, keys=self.keys, heads=self.heads, top=self.top)
+        check_at_least(1, keys=self.keys, heads=self.heads, top_k=self.top_k)
         if self.key_width < 2 or self.key_width % 2:
-            raise ConfigError("key_width", want="an even number, for a key has two halves", got=self.key_width)
-        if self.top > self.keys:
-            raise ConfigError("top", want=f"at most {self.keys}, the number of half-keys", got=self.top)
+            raise ConfigError("key_width", want="an even number, because a key has two halves", got=self.key_width)
+        if self.top_k > self.keys:
+            raise ConfigError("top_k", want=f"at most {self.keys}, the number of half-keys", got=self.top_k)
 
     def build(self, width: int, place: Place) -> "ProductKeys":
         return ProductKeys(width, self)
@@ -45,7 +47,7 @@ class ProductKeys(Part):
 
     def __init__(self, width: int, config: ProductKeysConfig) -> None:
         super().__init__()
-        self.heads, self.top, self.width = config.heads, config.top, width
+        self.heads, self.top_k, self.width = config.heads, config.top_k, width
         half = config.key_width // 2
         self.query = Linear(width, config.heads * config.key_width, bias=True)
         self.norm = config.norm.build(half)
@@ -55,7 +57,7 @@ class ProductKeys(Part):
     def forward(self, x: Stream, ctx: Context) -> Stream:
         scores, places = self.search(x.flatten(0, 1))
         weights, places = scores.softmax(-1).flatten(1).to(self.values.dtype), places.flatten(1)
-        real = ctx.needed(x)
+        real = ctx.used_tokens(x)
         if real is not None:  # padding looks up the first value with weight zero
             weights, places = (found * real.flatten()[:, None] for found in (weights, places))
         found = F.embedding_bag(places, self.values, per_sample_weights=weights, mode="sum")
@@ -66,15 +68,15 @@ class ProductKeys(Part):
         heads, _, keys, half = self.keys.shape
         query = self.norm(self.query(x).unflatten(-1, (heads, 2, half)))
         halves = upcast(torch.einsum("thsw,hskw->thsk", query, self.keys.to(query.dtype)))
-        best, which = halves.topk(self.top, dim=-1)
+        best, which = halves.topk(self.top_k, dim=-1)
         sums = best[:, :, 0, :, None] + best[:, :, 1, None, :]  # the best pairs consist of the best half-keys
         pairs = which[:, :, 0, :, None] * keys + which[:, :, 1, None, :]
-        scores, chosen = sums.flatten(-2).topk(self.top, dim=-1)
+        scores, chosen = sums.flatten(-2).topk(self.top_k, dim=-1)
         return scores, pairs.flatten(-2).gather(-1, chosen)
 
     def mixing_flops(self, length: int) -> int:
-        return 2 * self.heads * self.top * self.width
+        return 2 * self.heads * self.top_k * self.width
 
-    def look_up_ops(self, tokens: int) -> int:
+    def narang_lookup_ops(self, tokens: int) -> int:
         """Count each lookup as a product with the whole table."""
-        return tokens * self.heads * self.top * self.values.numel()
+        return tokens * self.heads * self.top_k * self.values.numel()

@@ -64,26 +64,28 @@ def keep_best_groups(scores: ExpertScores, groups: int, kept: int) -> ExpertScor
 
 def _check_top(top: int, experts: int) -> None:
     if top > experts:
-        raise ConfigError("router.top", want=f"at most {experts}, the experts to choose from", got=top)
+        raise ConfigError("router.top_k", want=f"at most {experts}, the experts to choose from", got=top)
 
 
 @part("token_choice")
 class TokenChoiceConfig(RouterConfig):
     """Top-k routing: each token takes the experts with the highest probability (Shazeer et al. 2017).
 
-    Normalised, the gates are the softmax over the chosen experts (Mixtral), else over all experts (Switch).
+    Normalized, the gates are the softmax over the chosen experts (Mixtral), else over all experts (Switch).
 
-    top: experts that each token takes.
-    normalised: whether the gates of the chosen experts sum to one.
+    top_k: experts that each token takes.
+    normalized: whether the gates of the chosen experts sum to one.
     jitter: in training, inputs are multiplied by uniform noise in 1 ± jitter (Switch).
     """
 
-    top: Positive = 2
-    normalised: bool = True
+    old_fields = {"top": "top_k", "normalised": "normalized"}
+
+    top_k: Positive = 2
+    normalized: bool = True
     jitter: Share = 0.0
 
     def build(self, width: int, experts: int, place: Place) -> Router:
-        _check_top(self.top, experts)
+        _check_top(self.top_k, experts)
         return TokenChoice(width, experts, self)
 
 
@@ -91,8 +93,8 @@ class TokenChoice(Router):
     """top(softmax(scores(x)))."""
 
     def __init__(self, width: int, experts: int, config: TokenChoiceConfig) -> None:
-        super().__init__(width, experts, config.top)
-        self.top, self.normalised, self.jitter = config.top, config.normalised, config.jitter
+        super().__init__(width, experts, config.top_k)
+        self.top_k, self.normalized, self.jitter = config.top_k, config.normalized, config.jitter
 
     def forward(self, x: Stream, ctx: Context, selection_bias: Float[Tensor, " experts"] | None) -> Routing:
         x = upcast(x)
@@ -100,11 +102,11 @@ class TokenChoice(Router):
             x = x * (1 + self.jitter * (2 * torch.rand_like(x) - 1))
         logits = self.scores(x)
         probabilities = logits.softmax(-1)
-        experts, gates = select_experts(probabilities, selection_bias, self.top)
-        return Routing(logits, probabilities, experts, _normalised(gates) if self.normalised else gates)
+        experts, gates = select_experts(probabilities, selection_bias, self.top_k)
+        return Routing(logits, probabilities, experts, _normalized(gates) if self.normalized else gates)
 
 
-def _normalised(gates: Tensor) -> Tensor:
+def _normalized(gates: Tensor) -> Tensor:
     return gates / gates.sum(-1, keepdim=True)
 
 
@@ -114,64 +116,68 @@ class NarangChoiceConfig(RouterConfig):
 
     As in Lepikhin et al. (2020) and in Narang et al. (2021).
 
-    surely: the gate from which on the second expert is always kept.
+    second_threshold: the gate from which on the second expert is always kept.
     """
 
-    surely: float = 0.2
+    old_fields = {"surely": "second_threshold"}
+
+    second_threshold: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.surely <= 0:
-            raise ConfigError("surely", want="above 0", got=self.surely)
+        if self.second_threshold <= 0:
+            raise ConfigError("second_threshold", want="above 0", got=self.second_threshold)
 
     def build(self, width: int, experts: int, place: Place) -> Router:
         _check_top(2, experts)
-        return NarangChoice(width, experts, self.surely)
+        return NarangChoice(width, experts, self.second_threshold)
 
 
 class NarangChoice(Router):
-    """top two of softmax(scores(x)), the second with probability gate / surely."""
+    """top two of softmax(scores(x)), the second with probability gate / second_threshold."""
 
-    def __init__(self, width: int, experts: int, surely: float) -> None:
+    def __init__(self, width: int, experts: int, second_threshold: float) -> None:
         super().__init__(width, experts, choices=2)
-        self.surely = surely
+        self.second_threshold = second_threshold
 
     def forward(self, x: Stream, ctx: Context, selection_bias: Float[Tensor, " experts"] | None) -> Routing:
         logits = self.scores(upcast(x))
         probabilities = logits.softmax(-1)
         experts, gates = select_experts(probabilities, selection_bias, top=2)
-        gates = _normalised(gates)
+        gates = _normalized(gates)
         if self.training:
-            kept = torch.rand_like(gates[..., 1]) * self.surely < gates[..., 1]
+            kept = torch.rand_like(gates[..., 1]) * self.second_threshold < gates[..., 1]
             experts = torch.stack((experts[..., 0], experts[..., 1].where(kept, self.experts)), dim=-1)
         return Routing(logits, probabilities, experts, gates)
 
 
 @part("sigmoid_choice")
 class SigmoidChoiceConfig(RouterConfig):
-    """Sigmoid routing of DeepSeek-V3: an independent score for each expert; normalised, gates sum to `scale`.
+    """Sigmoid routing of DeepSeek-V3: an independent score for each expert; normalized, gates sum to `scale`.
 
-    top: experts that each token takes.
+    top_k: experts that each token takes.
     scale: factor of the gates.
-    normalised: whether the gates of the chosen experts sum to `scale`.
+    normalized: whether the gates of the chosen experts sum to `scale`.
     groups: groups of experts, such as machines (node-limited routing).
-    kept: groups that a token may use, by the sum of their two best scores.
+    top_groups: groups that a token may use, by the sum of their two best scores.
     """
 
-    top: int = 2
+    old_fields = {"top": "top_k", "kept": "top_groups", "normalised": "normalized"}
+
+    top_k: int = 2
     scale: float = 1.0
-    normalised: bool = True
+    normalized: bool = True
     groups: int = 1
-    kept: int = 1
+    top_groups: int = 1
 
     def __post_init__(self) -> None:
-        check_at_least(1, top=self.top, groups=self.groups, kept=self.kept)
-        if self.kept > self.groups:
-            raise ConfigError("kept", want=f"at most groups = {self.groups}", got=self.kept)
+        check_at_least(1, top_k=self.top_k, groups=self.groups, top_groups=self.top_groups)
+        if self.top_groups > self.groups:
+            raise ConfigError("top_groups", want=f"at most groups = {self.groups}", got=self.top_groups)
 
     def build(self, width: int, experts: int, place: Place) -> Router:
         if experts % self.groups:
             raise ConfigError("router.groups", want=f"a divisor of the {experts} experts", got=self.groups)
-        _check_top(self.top, experts // self.groups * self.kept)
+        _check_top(self.top_k, experts // self.groups * self.top_groups)
         return SigmoidChoice(width, experts, self)
 
 
@@ -179,16 +185,16 @@ class SigmoidChoice(Router):
     """top(sigmoid(scores(x)))."""
 
     def __init__(self, width: int, experts: int, config: SigmoidChoiceConfig) -> None:
-        super().__init__(width, experts, config.top)
+        super().__init__(width, experts, config.top_k)
         self.config = config
 
     def forward(self, x: Stream, ctx: Context, selection_bias: Float[Tensor, " experts"] | None) -> Routing:
         logits = self.scores(upcast(x))
         scores = logits.sigmoid()
         config = self.config
-        experts, gates = select_experts(scores, selection_bias, config.top, config.groups, config.kept)
-        gates = _normalised(gates) if config.normalised else gates
-        return Routing(logits, _normalised(scores), experts, config.scale * gates)
+        experts, gates = select_experts(scores, selection_bias, config.top_k, config.groups, config.top_groups)
+        gates = _normalized(gates) if config.normalized else gates
+        return Routing(logits, _normalized(scores), experts, config.scale * gates)
 
 
 @part("expert_choice")
@@ -208,8 +214,7 @@ class ExpertChoiceConfig(RouterConfig):
 
     def build(self, width: int, experts: int, place: Place) -> Router:
         if place.sight == "past":
-            wish = "a choice by tokens, for experts would choose among future tokens too"
-            raise ConfigError("router", want=wish, got=self.kind)
+            raise ConfigError("router", f"{self.kind} is not causal; use token_choice in a decoder")
         return ExpertChoice(width, experts, min(self.factor, experts))
 
 
@@ -221,7 +226,7 @@ class ExpertChoice(Router):
             raise UsageError("expert choice compares all tokens of a row: want one document a row, got several")
         logits = self.scores(upcast(x))
         probabilities = logits.softmax(-1)
-        real = ctx.needed(x)
+        real = ctx.used_tokens(x)
         if real is None:
             real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         best = (

@@ -65,9 +65,9 @@ def pad_inputs(x: Stream, ctx: Context, receptive: ReceptiveField, past: Past) -
 def last_inputs(x: Stream, ctx: Context, receptive: ReceptiveField, past: Past) -> Float[Tensor, "batch carried"]:
     """Return the last real inputs that a later output sees, zeros for those of another document."""
     row, documents = _padded_row(x, ctx, receptive, past)
-    kept = _last(row, ctx.new, receptive.before, x.shape[1])
+    kept = _last(row, ctx.lengths, receptive.before, x.shape[1])
     if documents is not None:
-        own = _last(documents, ctx.new, receptive.before, x.shape[1])
+        own = _last(documents, ctx.lengths, receptive.before, x.shape[1])
         kept = kept * (own == own[:, -1:])[..., None]
     return kept.flatten(1)
 
@@ -118,17 +118,17 @@ class ConvolutionConfig(MixerConfig):
 
     taps: Taps = 9  # kernel size: positions that an output sees, its own included
     heads: Positive | None = None  # filters, each for several channels; None: one for each channel
-    maps: Positive = 1  # linear maps after the filters; Narang et al. use two
+    maps: Positive = 1  # linear layers after the filters; Narang et al. use two
     dropout: Share = 0.0  # of the filters
 
 
 @part("lightweight_convolution")
 class LightweightConvolutionConfig(ConvolutionConfig):
-    """Lightweight convolution: softmax-normalised filters, the same at every position (Wu et al. 2019).
+    """Lightweight convolution: softmax-normalized filters, the same at every position (Wu et al. 2019).
 
     taps: kernel size: positions that an output sees, its own included.
     heads: filters, each for several channels; None: one for each channel.
-    maps: linear maps after the filters; Narang et al. use two.
+    maps: linear layers after the filters; Narang et al. use two.
     dropout: dropout of the filters.
     """
 
@@ -138,11 +138,11 @@ class LightweightConvolutionConfig(ConvolutionConfig):
 
 @part("dynamic_convolution")
 class DynamicConvolutionConfig(ConvolutionConfig):
-    """Dynamic convolution: softmax-normalised filters that each position computes (Wu et al. 2019).
+    """Dynamic convolution: softmax-normalized filters that each position computes (Wu et al. 2019).
 
     taps: kernel size: positions that an output sees, its own included.
     heads: filters, each for several channels; None: one for each channel.
-    maps: linear maps after the filters; Narang et al. use two.
+    maps: linear layers after the filters; Narang et al. use two.
     dropout: dropout of the filters.
     """
 
@@ -195,14 +195,14 @@ class Convolution(Stateful, ABC):
     def mixing_flops(self, length: int) -> int:
         return 2 * self.receptive.taps * self.width
 
-    def look_up_ops(self, tokens: int) -> int:
+    def narang_lookup_ops(self, tokens: int) -> int:
         return tokens * self.receptive.taps * self.width
 
 
 class LightweightConvolution(Convolution):
     """One filter for all positions."""
 
-    # softmax logits, not a matrix: no weight decay, no orthogonalisation
+    # softmax logits, not a matrix: no weight decay, no orthogonalization
     roles = {"bias": Role.BIAS, "weight": Role.BIAS}
 
     def __init__(self, width: int, config: ConvolutionConfig, place: Place) -> None:

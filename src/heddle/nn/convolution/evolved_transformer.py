@@ -133,7 +133,7 @@ class EvolvedEncoderConvolution(Stateful):
         after = last_inputs(x, ctx, self.short.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner)
         return y, HiddenState(after)
 
-    def look_up_ops(self, tokens: int) -> int:
+    def narang_lookup_ops(self, tokens: int) -> int:
         return tokens * self.down.weight.numel()  # depthwise filters only
 
     def mixed(self, x: Stream, ctx: Context, seen: Past) -> Float[Tensor, "batch length hidden"]:
@@ -189,7 +189,7 @@ class EvolvedDecoderConvolution(Stateful):
         after = last_inputs(x, ctx, self.long.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner)
         return y, HiddenState(after)
 
-    def look_up_ops(self, tokens: int) -> int:
+    def narang_lookup_ops(self, tokens: int) -> int:
         return tokens * sum(each.weight.numel() for each in (self.long, self.short, self.down))
 
     def mixed(self, x: Stream, ctx: Context, seen: Past) -> Float[Tensor, "batch length hidden"]:

@@ -35,8 +35,8 @@ def cluster_cutoffs(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:
     sizes = [cluster.size for cluster in clusters]
     rest = vocab - sum(size or 0 for size in sizes)
     if len(sizes) < 2 or sizes.count(None) > 1 or (rest < 1 if None in sizes else rest):
-        wish = f"two or more whose sizes add up to the vocabulary of {vocab}, of which one may be null"
-        raise ConfigError("clusters", want=wish, got=sizes)
+        want = f"two or more whose sizes add up to the vocabulary of {vocab}, of which one may be null"
+        raise ConfigError("clusters", want=want, got=sizes)
     cutoffs = [0]
     for size in sizes:
         cutoffs.append(cutoffs[-1] + (rest if size is None else size))
@@ -92,7 +92,7 @@ class AdaptiveEmbeddingConfig(EmbeddingConfig):
     """Adaptive input: a table for each cluster of ids, narrower for rarer ones (Baevski & Auli 2019).
 
     clusters: the clusters of ids, the most frequent first.
-    deviation: standard deviation of the initial vectors; None: the initialiser's, for each matrix.
+    deviation: standard deviation of the initial vectors; None: the initializer's, for each matrix.
     dropout: dropout of the embedded tokens.
     """
 
@@ -134,7 +134,7 @@ class ClusteredHeadConfig(HeadConfig):
 
     clusters: the clusters of ids, the most frequent first.
     power: the hidden state is first multiplied by width^power.
-    deviation: standard deviation of the initial vectors; None: the initialiser's.
+    deviation: standard deviation of the initial vectors; None: the initializer's.
     """
 
     clusters: tuple[ClusterConfig, ...]
@@ -165,7 +165,7 @@ class AdaptiveHeadConfig(HeadConfig):
 
     clusters: the clusters of ids, the most frequent first.
     power: the hidden state is first multiplied by width^power.
-    deviation: standard deviation of the initial vectors; None: the initialiser's.
+    deviation: standard deviation of the initial vectors; None: the initializer's.
     share: largest share of a row's targets that each tail learns from; None: all of its own.
     """
 
@@ -248,8 +248,8 @@ class AdaptiveHead(Head):
         return losses.new_zeros(targets.numel()).index_add(0, rows, losses).view_as(targets)
 
 
-def _cross_entropy(scores: Tensor, wanted: Tensor) -> Tensor:
-    return F.cross_entropy(upcast(scores), wanted, reduction="none")
+def _cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(upcast(scores), targets, reduction="none")
 
 
 def _first_positions(in_cluster: Tensor, count: int) -> Tensor:

@@ -49,7 +49,7 @@ class EmbeddingTable(Module, ABC):
 def require_vocab(vocab: int | None) -> int:
     """Return the size of the vocabulary; refuse None."""
     if vocab is None:
-        raise ConfigError("vocab", want="the number of token ids, for this embedding", got=None)
+        raise ConfigError("vocab", want="the number of token ids", got=None)
     return vocab
 
 
@@ -61,14 +61,16 @@ class FullEmbeddingConfig(EmbeddingConfig):
     power: vectors are also multiplied by width^power: 0.5 in the Transformer of 2017.
     rounded: whether that factor is rounded to the dtype of the weights, as in Gemma.
     dropout: dropout of the embedded tokens.
-    words: embedding dropout: rate at which training drops whole words (Merity et al. 2017).
+    word_dropout: embedding dropout: rate at which training drops whole words (Merity et al. 2017).
     """
+
+    old_fields = {"words": "word_dropout"}
 
     scale: float = 1.0
     power: float = 0.0
     rounded: bool = False
     dropout: DropoutConfig = ElementDropoutConfig()
-    words: Share = 0.0
+    word_dropout: Share = 0.0
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         return FullEmbedding(require_vocab(vocab), width, self)
@@ -82,14 +84,15 @@ class FullEmbedding(Embedding):
     def __init__(self, vocab: int, width: int, config: FullEmbeddingConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab, width))
-        self.scale, self.rounded, self.words = config.scale * width**config.power, config.rounded, config.words
+        self.scale, self.rounded = config.scale * width**config.power, config.rounded
+        self.word_dropout = config.word_dropout
         self.dropout = config.dropout.build()
         self.table: EmbeddingTable | None = None  # replaces the weight, if quantized
 
     def forward(self, inputs: Ids, ctx: Context) -> Stream:
         x = F.embedding(inputs, self.weight) if self.table is None else self.table.rows(inputs).to(self.weight.dtype)
-        if self.words and self.training:
-            x = x * F.dropout(x.new_ones(len(self.weight), 1), self.words)[inputs]
+        if self.word_dropout and self.training:
+            x = x * F.dropout(x.new_ones(len(self.weight), 1), self.word_dropout)[inputs]
         if self.scale != 1.0:
             x = x * (x.new_full((), self.scale) if self.rounded else self.scale)
         return self.dropout(x)  # type: ignore[no-any-return]
@@ -99,7 +102,7 @@ class FullEmbedding(Embedding):
 
 
 def factor_initial_values(inner: int, deviation: float | None) -> Mapping[str, InitialValues]:
-    """Return initial values of either factor, such that the product has this deviation; None: the initialiser's."""
+    """Return initial values of either factor, such that the product has this deviation; None: the initializer's."""
     return {} if deviation is None else {"weight": InitialValues(scale=math.sqrt(deviation) * inner**-0.25)}
 
 
@@ -126,7 +129,7 @@ class FactorizedEmbeddingConfig(EmbeddingConfig):
     """Factorized embedding: a narrow table and a projection to the stream's width (ALBERT, Lan et al. 2020).
 
     inner: width of the narrow table.
-    deviation: standard deviation of the initial vectors; None: the initialiser's, for each factor.
+    deviation: standard deviation of the initial vectors; None: the initializer's, for each factor.
     dropout: dropout of the embedded tokens.
     """
 

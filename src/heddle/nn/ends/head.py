@@ -52,13 +52,13 @@ class Head(Module, ABC):
 
 def chunked_nll(nll: Callable[[Tensor, Tensor], Tensor], hidden: Hidden, targets: Targets, scores: int) -> Losses:
     """Return `nll` of hidden states and targets, in chunks of at most `CHUNK` logits that are recomputed."""
-    vectors, wanted = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
+    vectors, labels = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
     tokens = max(1, CHUNK // scores)
-    if len(wanted) <= tokens:
-        return nll(vectors, wanted).view_as(targets)
+    if len(labels) <= tokens:
+        return nll(vectors, labels).view_as(targets)
     losses = [
         checkpoint(nll, v, w, use_reentrant=False, preserve_rng_state=False)
-        for v, w in zip(vectors.split(tokens), wanted.split(tokens), strict=True)
+        for v, w in zip(vectors.split(tokens), labels.split(tokens), strict=True)
     ]
     return torch.cat(losses).view_as(targets)
 
@@ -66,8 +66,8 @@ def chunked_nll(nll: Callable[[Tensor, Tensor], Tensor], hidden: Hidden, targets
 def cross_entropy_from_logits(head: Head, hidden: Hidden, targets: Targets, smoothing: float, vocab: int) -> Losses:
     """Return the cross-entropy of the logits, with label smoothing, a chunk of tokens at a time."""
 
-    def nll(vectors: Tensor, wanted: Tensor) -> Tensor:
-        return F.cross_entropy(upcast(head.logits(vectors)), wanted, reduction="none", label_smoothing=smoothing)
+    def nll(vectors: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(upcast(head.logits(vectors)), labels, reduction="none", label_smoothing=smoothing)
 
     return chunked_nll(nll, hidden, targets, vocab)
 
@@ -193,7 +193,7 @@ class FactorizedHeadConfig(HeadConfig):
 
     inner: width between the two matrices.
     power: the hidden state is first multiplied by width^power.
-    deviation: standard deviation of the initial product of both matrices; None: the initialiser's.
+    deviation: standard deviation of the initial product of both matrices; None: the initializer's.
     """
 
     inner: Positive = 128
@@ -212,7 +212,7 @@ class FactorizedHead(LinearSoftmaxHead):
         self.scale = width**config.power
         self.weight, self.bias = nn.Parameter(torch.empty(vocab, config.inner)), None
         self.map = FactorProjection(config.inner, width, config.deviation)
-        if config.deviation is None:  # transposed, as the embedding has it: the initialiser cannot know its fan-in
+        if config.deviation is None:  # transposed, as the embedding has it: the initializer cannot know its fan-in
             self.map.initial_values = {"weight": InitialValues(scale=width**-0.5)}
         self.initial_values = factor_initial_values(config.inner, config.deviation)
 
@@ -226,7 +226,7 @@ class MixtureHeadConfig(HeadConfig):
 
     components: how many softmaxes.
     power: the hidden state is first multiplied by width^power.
-    deviation: standard deviation of the initial components and prior; None: the initialiser's.
+    deviation: standard deviation of the initial components and prior; None: the initializer's.
     """
 
     components: Positive = 15
@@ -264,12 +264,12 @@ class MixtureHead(Head):
         return (prior[..., None] + scores.log_softmax(-1)).logsumexp(-2).to(hidden.dtype)
 
     def nll(self, hidden: Hidden, targets: Targets, smoothing: float = 0.0) -> Losses:
-        def nll(vectors: Tensor, wanted: Tensor) -> Tensor:
+        def nll(vectors: Tensor, labels: Tensor) -> Tensor:
             prior, scores = self.log_prior_and_scores(vectors)
             if smoothing:
                 logprobs = (prior[..., None] + scores.log_softmax(-1)).logsumexp(-2)
-                return F.nll_loss(logprobs, wanted, reduction="none") * (1 - smoothing) - smoothing * logprobs.mean(-1)
-            target_scores = scores.gather(-1, wanted[:, None, None].expand(-1, self.components, 1))[..., 0]
+                return F.nll_loss(logprobs, labels, reduction="none") * (1 - smoothing) - smoothing * logprobs.mean(-1)
+            target_scores = scores.gather(-1, labels[:, None, None].expand(-1, self.components, 1))[..., 0]
             return -(prior + target_scores - scores.logsumexp(-1)).logsumexp(-1)
 
         return chunked_nll(nll, hidden, targets, self.components * len(self.weight))

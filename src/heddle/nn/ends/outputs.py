@@ -79,7 +79,7 @@ class MaskedTokenOutputConfig(OutputConfig):
 
     def build(self, vocab: int | None, width: int) -> Output:
         if vocab is None:
-            raise ConfigError("outputs", want="classes, for there is no vocabulary", got=self.kind)
+            raise ConfigError("outputs", want="classes, because there is no vocabulary", got=self.kind)
         return MaskedTokenOutput(vocab, width, self)
 
 
@@ -263,12 +263,14 @@ class EmbeddingOutputConfig(OutputConfig):
     """Sentence embedding, trained by in-batch contrastive learning (SimCSE, Gao et al. 2021).
 
     name: what the output is called.
-    normalised: whether embeddings are scaled to length 1.
+    normalized: whether embeddings are scaled to length 1.
     temperature: temperature of the softmax over similarities.
     """
 
+    old_fields = {"normalised": "normalized"}
+
     name: str = "embedding"
-    normalised: bool = True
+    normalized: bool = True
     temperature: Annotated[float, within("above 0", lambda temperature: temperature > 0)] = 0.05
     reads = "pooled"
 
@@ -283,11 +285,11 @@ class EmbeddingOutput(Output):
 
     def __init__(self, config: EmbeddingOutputConfig) -> None:
         super().__init__()
-        self.normalised, self.temperature = config.normalised, config.temperature
+        self.normalized, self.temperature = config.normalized, config.temperature
 
     def scores(self, x: Vectors, ctx: Context) -> Vectors:
         """Return the vectors themselves."""
-        return F.normalize(upcast(x), dim=-1).to(x.dtype) if self.normalised else x
+        return F.normalize(upcast(x), dim=-1).to(x.dtype) if self.normalized else x
 
     def nll(self, x: Vectors, labels: Int[Tensor, " batch"], ctx: Context) -> Float[Tensor, " batch"]:
         """Return the contrastive loss (InfoNCE) of each row, whose label is the number of its partner."""

@@ -25,7 +25,7 @@ class PatchEmbeddingConfig(EmbeddingConfig):
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         if vocab is not None:
-            raise ConfigError("vocab", want="none, for the inputs are images", got=vocab)
+            raise ConfigError("vocab", want="none, because the inputs are images", got=vocab)
         return PatchEmbedding(width, self)
 
 
@@ -55,6 +55,6 @@ class PatchEmbedding(Embedding):
     def _patch_grid(self, images: Ids | Images) -> tuple[int, int]:
         """Return the number of patches down and across; refuse an image that they do not fill."""
         if images.dim() != 4 or images.shape[1] != self.channels or any(s % self.size for s in images.shape[2:]):
-            wish = f"[batch, {self.channels}, height, width] with sides that are multiples of {self.size}"
-            raise UsageError(f"images: want {wish}, got {list(images.shape)}")
+            want = f"[batch, {self.channels}, height, width] with sides that are multiples of {self.size}"
+            raise UsageError(f"images: want {want}, got {list(images.shape)}")
         return images.shape[2] // self.size, images.shape[3] // self.size

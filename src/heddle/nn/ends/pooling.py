@@ -57,9 +57,9 @@ class LastToken(Pooling):
     """x[length - 1]."""
 
     def forward(self, x: Stream, ctx: Context) -> Vector:
-        if ctx.new is None:
+        if ctx.lengths is None:
             return x[:, -1]
-        return x[torch.arange(len(x), device=x.device), (ctx.new - 1).clamp(min=0)]
+        return x[torch.arange(len(x), device=x.device), (ctx.lengths - 1).clamp(min=0)]
 
 
 @part("mean")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heddle.nn.kernels.dispatch import supports_pdl
 
-HELD = 8192  # numbers of the matrix that a program holds at a time
+BLOCK_ELEMENTS = 8192  # numbers of the matrix that a program holds at a time
 STEP = 1024  # of each row, where rows are too long or not a power of two
 
 
@@ -67,9 +67,9 @@ def gemv_linear(vectors: Tensor, matrix: Tensor) -> Tensor:
     """
     outputs, inputs = matrix.shape
     out = allocate_output(vectors, matrix)
-    whole = inputs & (inputs - 1) == 0 and 256 <= inputs <= HELD
+    whole = inputs & (inputs - 1) == 0 and 256 <= inputs <= BLOCK_ELEMENTS
     block = inputs if whole else STEP
-    rows = HELD // block
+    rows = BLOCK_ELEMENTS // block
     with torch.cuda.device_of(vectors):
         _gemv[(triton.cdiv(outputs, rows),)](
             vectors.contiguous(), matrix, out, outputs, inputs, matrix.stride(0),

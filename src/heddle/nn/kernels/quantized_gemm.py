@@ -16,7 +16,7 @@ from torch import Tensor
 from heddle.nn.kernels.dispatch import MAX_INT4_ROW_BYTES, MIN_BLOCK_BYTES
 from heddle.nn.kernels.gemv import pdl_options
 
-HELD = 2 * MAX_INT4_ROW_BYTES  # bytes of the matrix that a program holds at a time
+BLOCK_BYTES = 2 * MAX_INT4_ROW_BYTES  # bytes of the matrix that a program holds at a time
 PROGRAMS = 256  # that keep a large GPU busy: about two for each multiprocessor
 SPLITS = 8  # of a row, at most: their results are stored and summed
 BLOCKS = (128, 64, MIN_BLOCK_BYTES)  # bytes of a row read at a time: the first that divides it
@@ -125,7 +125,7 @@ def int4_gemv(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     (count, inputs), outputs = vectors.shape, len(codes)
     out = vectors.new_empty(count, outputs)
     width = triton.next_power_of_2(inputs // 2)
-    rows = max(1, HELD // width)
+    rows = max(1, BLOCK_BYTES // width)
     with torch.cuda.device_of(vectors):
         _int4_gemv[(triton.cdiv(outputs, rows),)](
             vectors.contiguous(), codes, scales, out, outputs, inputs // 2,

@@ -23,7 +23,7 @@ class DropoutConfig(Config, ABC):
         """Build the module `x -> x`."""
 
 
-@part("each")
+@part("element", was="each")
 class ElementDropoutConfig(DropoutConfig):
     """Dropout of each number independently.
 
@@ -36,7 +36,7 @@ class ElementDropoutConfig(DropoutConfig):
         return nn.Dropout(self.rate) if self.rate else nn.Identity()
 
 
-@part("row")
+@part("variational", was="row")
 class VariationalDropoutConfig(DropoutConfig):
     """Variational (locked) dropout: one mask for all positions of a row.
 

@@ -33,7 +33,7 @@ class MaskConfig(Config, ABC):
         return None
 
 
-@part("whole")
+@part("full", was="whole")
 class FullMaskConfig(MaskConfig):
     """Full attention: no mask beyond causality and documents."""
 
@@ -82,10 +82,10 @@ def query_steps(ctx: Context, length: int, device: torch.device) -> Int[Tensor, 
 
 def clamp_padding(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) -> Int[Tensor, "#batch length"]:
     """Return the steps with those of padding set to one index, so that they stay in range."""
-    if ctx.new is None:
+    if ctx.lengths is None:
         return steps
     order = torch.arange(steps.shape[1], device=steps.device)
-    return steps.where(order < ctx.new[:, None], at)
+    return steps.where(order < ctx.lengths[:, None], at)
 
 
 def key_distances(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
@@ -109,9 +109,9 @@ def base_mask(ctx: Context, length: int, sight: Sight, device: torch.device) -> 
     if ctx.state is not None:
         return (key_distances(ctx, length, ctx.state.capacity, device) >= 0)[:, None]
     if ctx.documents is None:
-        if ctx.new is None or sight == "past":  # padding is on the right, where causality masks it
+        if ctx.lengths is None or sight == "past":  # padding is on the right, where causality masks it
             return None
-        return (torch.arange(length, device=device) < ctx.new[:, None])[:, None, None]
+        return (torch.arange(length, device=device) < ctx.lengths[:, None])[:, None, None]
     allowed = (ctx.documents[:, :, None] == ctx.documents[:, None, :])[:, None]
     return allowed if sight == "all" else allowed & causal_mask(length, device)
 

@@ -15,7 +15,7 @@ Eps = Annotated[float, within("at least 0", lambda eps: eps >= 0)]
 
 
 class NormConfig(Config, ABC):
-    """How vectors are normalised."""
+    """How vectors are normalized."""
 
     @abstractmethod
     def build(self, width: int) -> nn.Module:
@@ -123,7 +123,7 @@ class OffsetRMSNorm(Module):
 
 @part("partial_rms_norm")
 class PartialRMSNormConfig(NormConfig):
-    """Partial RMSNorm (pRMSNorm): the root mean square of the first features normalises all.
+    """Partial RMSNorm (pRMSNorm): the root mean square of the first features normalizes all.
 
     Zhang & Sennrich (2019) use 6.25 %; Narang et al. (2021) ran 6.75 % under the name of RMSNorm.
 

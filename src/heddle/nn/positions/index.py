@@ -15,7 +15,7 @@ from heddle.core.shapes import Int, Stream
 from heddle.nn.base import Context, Place
 from heddle.nn.positions.position import Position, PositionConfig
 
-MOST_DIGITS = 62  # of a position, which is a 64-bit integer
+MAX_DIGITS = 62  # of a position, which is a 64-bit integer
 
 
 class IndexPositionBase(Position, ABC):
@@ -75,9 +75,9 @@ class BinaryIndexPositionConfig(PositionConfig):
     """Add the index in binary, one digit per channel, the lowest first."""
 
     def build(self, width: int, place: Place) -> Position:
-        if place.context > 1 << min(width, MOST_DIGITS):
-            wish = f"at least {(place.context - 1).bit_length()}, one channel for each binary digit of the index"
-            raise ConfigError("width", want=wish, got=width)
+        if place.context > 1 << min(width, MAX_DIGITS):
+            want = f"at least {(place.context - 1).bit_length()}, one channel for each binary digit of the index"
+            raise ConfigError("width", want=want, got=width)
         return BinaryIndexPosition(width)
 
 
@@ -86,12 +86,12 @@ class BinaryIndexPosition(IndexPositionBase):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.digits = min(width, MOST_DIGITS)
+        self.digits = min(width, MAX_DIGITS)
         self.max_length = 1 << self.digits
 
     def reserve(self, length: int) -> None:
         if length > 1 << self.digits:
-            raise UsageError(f"length {length} is past what {self.digits} binary digits can count")
+            raise UsageError(f"sequence length {length} exceeds the {1 << self.digits} of {self.digits} binary digits")
 
     def index_features(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
         digit = torch.arange(self.digits, device=index.device)

@@ -83,7 +83,7 @@ class LearnedPosition(Position):
     def reserve(self, length: int) -> None:
         most = len(self.weight) - self.first
         if length > most:
-            raise UsageError(f"length {length} is past the model's context of {most} learned positions")
+            raise UsageError(f"sequence length {length} exceeds the model's context of {most} learned positions")
 
 
 @part("sinusoidal")

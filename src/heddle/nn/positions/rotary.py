@@ -73,7 +73,7 @@ class NTKScalingConfig(RotaryScalingConfig):
     def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         pairs = len(frequency)
         if pairs == 1:
-            raise ConfigError("head_width", want="at least 4, for one pair cannot be fast and slow", got=2)
+            raise ConfigError("head_width", want="at least 4, because one pair cannot be fast and slow", got=2)
         steps = torch.arange(pairs, dtype=frequency.dtype, device=frequency.device)
         return frequency * self.factor ** -(steps / (pairs - 1))
 
@@ -168,8 +168,8 @@ class RotaryPositionConfig(PositionConfig):
     def build(self, width: int, place: Place) -> "RotaryPosition":
         rotary_width = None if place.head_width is None else int(place.head_width * self.share)
         if not rotary_width or rotary_width % 2:
-            wish = "an even number for rotary positions" if self.share == 1 else f"an even number times {self.share}"
-            raise ConfigError("head_width", want=wish, got=place.head_width)
+            want = "an even number for rotary positions" if self.share == 1 else f"an even number times {self.share}"
+            raise ConfigError("head_width", want=want, got=place.head_width)
         return RotaryPosition(rotary_width, place.context, self)
 
 
@@ -211,7 +211,7 @@ class RotaryPosition(Position):
         return Rotation(cos, sin, interleaved=self.config.order == "interleaved")
 
 
-@part("near_far_rotary")
+@part("dual_rotary", was="near_far_rotary")
 class DualRotaryPositionConfig(PositionConfig):
     """Two rotary embeddings: one for sliding window layers, one, usually slower, for full attention (Gemma 3, 2025).
 

@@ -87,11 +87,11 @@ def use_float8(model: nn.Module) -> int:
     device = next(model.parameters()).device
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         name = torch.cuda.get_device_name(device)
-        raise ConfigError("hardware.matmul", want=f"plain, for {name} has no float8", got="float8")
+        raise ConfigError("hardware.matmul", want=f"plain, because {name} has no float8", got="float8")
     chosen = [one.module for one in find_linears(model) if one.layer is not None and isinstance(one.module, Linear)]
     eligible = [one for one in chosen if one.roles["weight"] in (Role.INSIDE, Role.INTO_STREAM) and _fits(one)]
     if not eligible:
-        want = f"plain, for no matrix has sides that are multiples of {MULTIPLE}"
+        want = f"plain, because no matrix has dimensions that are multiples of {MULTIPLE}"
         raise ConfigError("hardware.matmul", want=want, got="float8")
     for one in eligible:
         one.kernel = Float8()

@@ -29,7 +29,7 @@ def quantize_model(model: nn.Module, weights: Bits) -> int:
     if weights not in get_args(Bits):
         raise ConfigError("weights", want=" or ".join(get_args(Bits)), got=weights)
     if any(isinstance(module, Adapter) for module in model.modules()):
-        raise UsageError("weights: want adapters merged before quantization, for they were trained with the floats")
+        raise UsageError("weights: merge adapters before quantizing (merge_adapters)")
     model.eval()
     owners_of = _owners(model)
     count = _quantize_tables(model, owners_of)

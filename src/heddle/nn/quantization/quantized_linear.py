@@ -24,7 +24,7 @@ GROUP = 32  # numbers of a row that share a scale in int4
 ROW_MULTIPLE = 16  # int4 matrices must have a multiple of this many rows
 MAX_INT8_ROWS = 16  # for more vectors torch's int8 kernel on a CPU is slower than to dequantize first
 INT8_MULTIPLE = 16  # that kernel needs row lengths of this multiple: else it reads into the next row and adds it
-CANNOT_SAVE = "weights: want them in float32 or bfloat16 to save them; quantized ones are for inference only"
+CANNOT_SAVE = "weights: quantized weights cannot be saved; load with weights=float32 or bfloat16"
 OPS = torch.ops.aten
 
 
@@ -53,7 +53,7 @@ class QuantizedLinear(LinearKernel, ABC):
     def train(self, mode: bool = True) -> "QuantizedLinear":
         """Refuse training."""
         if mode:
-            raise UsageError("weights: want them in float32 or bfloat16 to train; quantized ones cannot be trained")
+            raise UsageError("weights: quantized weights cannot be trained; load with weights=float32 or bfloat16")
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "QuantizedLinear":
@@ -185,7 +185,7 @@ class CpuInt4Linear(Int4Linear):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "CpuInt4Linear":
         if (device := fn(self.codes).device).type != "cpu":
-            raise UsageError(f"weights: want a model quantized on {device} itself; int4 weights cannot leave the CPU")
+            raise UsageError(f"weights: int4 weights cannot be moved from the CPU; quantize the model on {device}")
         return self
 
     def dequantize(self) -> Float[Tensor, "outputs inputs"]:

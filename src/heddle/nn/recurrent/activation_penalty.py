@@ -12,7 +12,7 @@ from heddle.nn.base import ChannelConfig, Context, HasAuxiliaryLoss, Place, upca
 Weight = Annotated[float, within("at least 0", lambda weight: weight >= 0)]
 
 
-@part("calm")
+@part("activation_regularization", was="calm")
 class ActivationPenaltyConfig(ChannelConfig):
     """Activation penalty: add the mean square of the stream to the loss; the stream itself does not change.
 

@@ -94,7 +94,9 @@ class DotAlignmentConfig(AlignmentConfig):
 
     def build(self, hidden: int, memory: int) -> Alignment:
         if hidden != memory:
-            raise ConfigError("alignment", want=f"general, for {hidden} and {memory} features do not match", got="dot")
+            raise ConfigError(
+                "alignment", want=f"general, because {hidden} and {memory} features do not match", got="dot"
+            )
         return DotAlignment(memory)
 
 
@@ -176,7 +178,7 @@ class InputFeedingConfig(ContextUseConfig):
 # --- the mixer --------------------------------------------------------------------------------------------------------
 
 
-@part("attentive")
+@part("attention_rnn", was="attentive")
 class AttentionRNNConfig(CrossConfig):
     """RNN with attention: the state attends to the source at every step.
 
@@ -193,7 +195,8 @@ class AttentionRNNConfig(CrossConfig):
 
     def build(self, width: int, place: Place) -> "AttentionRNN":
         if place.memory is None:
-            raise ConfigError("plan", want=f"{self.cell.kind}, for there is no encoder to attend to", got=self.kind)
+            want = f"{self.cell.kind}, because there is no encoder to attend to"
+            raise ConfigError("plan", want=want, got=self.kind)
         return AttentionRNN(width, place.memory, self, place)
 
 

@@ -25,10 +25,10 @@ class BidirectionalConfig(MixerConfig):
 
     def build(self, width: int, place: Place) -> "Bidirectional":
         if place.sight != "all":
-            wish = "all, for the backward cell sees the tokens that a language model predicts"
-            raise ConfigError("sight", want=wish, got=place.sight)
+            want = "all, because the backward cell sees the tokens that a language model predicts"
+            raise ConfigError("sight", want=want, got=place.sight)
         if self.cell.hidden is None and width % 2:
-            raise ConfigError("cell.hidden", want=f"a number, for the width of {width} has no half", got=None)
+            raise ConfigError("cell.hidden", want=f"a number, because the width of {width} is odd", got=None)
         return Bidirectional(width, width // 2 if self.cell.hidden is None else self.cell.hidden, self.cell)
 
 
@@ -59,9 +59,9 @@ def reversed_order(x: Inputs, ctx: Context) -> Int[Tensor, "batch length"]:
     The order is its own inverse.
     """
     steps = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-    if ctx.new is None:
+    if ctx.lengths is None:
         return steps.flip(1)
-    return torch.where(steps < ctx.new[:, None], ctx.new[:, None] - 1 - steps, steps)
+    return torch.where(steps < ctx.lengths[:, None], ctx.lengths[:, None] - 1 - steps, steps)
 
 
 def _gather_steps(x: Inputs, order: Int[Tensor, "batch length"]) -> Inputs:

@@ -21,9 +21,9 @@ class BridgeConfig(Config, ABC):
 
 
 class Bridge(Module, ABC):
-    """Summarises the source, initialises the decoder's states, and adds to its input."""
+    """Summarizes the source, initializes the decoder's states, and adds to its input."""
 
-    starts_state: bool = False  # whether it initialises the decoder's states
+    starts_state: bool = False  # whether it initializes the decoder's states
 
     @abstractmethod
     def summary(self, x: Stream, ctx: Context) -> Vector | None:
@@ -55,12 +55,12 @@ class NoBridge(Bridge):
 
 def _check(state_sizes: StateSizes, kind: str | None) -> None:
     if not state_sizes:
-        raise ConfigError("bridge", want="none, or a recurrent decoder, whose state it initialises", got=kind)
+        raise ConfigError("bridge", want="none, or a recurrent decoder, whose state it initializes", got=kind)
 
 
 @part("first_state")
 class FirstStateConfig(BridgeConfig):
-    """Initialise every state of the decoder from the summary (Sutskever et al. 2014).
+    """Initialize every state of the decoder from the summary (Sutskever et al. 2014).
 
     pooling: how the encoded source becomes one vector.
     """
@@ -96,7 +96,7 @@ class FirstState(Bridge):
 
 @part("every_step")
 class EveryStepConfig(BridgeConfig):
-    """Add the summary, through a dense layer, at every step, and initialise the states from it (Cho et al. 2014).
+    """Add the summary, through a dense layer, at every step, and initialize the states from it (Cho et al. 2014).
 
     pooling: how the encoded source becomes one vector.
     """

@@ -26,12 +26,12 @@ class RNNConfig(MatrixCellConfig):
 
     hidden: width of the state; None: the stream's width.
     weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
-    spread: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initializer.
     """
 
     hidden: int | None = None
     weight_drop: float = 0.0
-    spread: float | None = None
+    init_scale: float | None = None
 
     def layer(self, sizes: CellSizes) -> "RNN":
         return RNN(sizes, self)
@@ -51,12 +51,12 @@ class GRUConfig(MatrixCellConfig):
 
     hidden: width of the state; None: the stream's width.
     weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
-    spread: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initializer.
     """
 
     hidden: int | None = None
     weight_drop: float = 0.0
-    spread: float | None = None
+    init_scale: float | None = None
 
     def layer(self, sizes: CellSizes) -> "GRU":
         return GRU(sizes, self)
@@ -76,12 +76,12 @@ class LSTMConfig(MatrixCellConfig):
 
     hidden: width of the state; None: the stream's width.
     weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
-    spread: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initializer.
     """
 
     hidden: int | None = None
     weight_drop: float = 0.0
-    spread: float | None = None
+    init_scale: float | None = None
 
     def layer(self, sizes: CellSizes) -> "LSTM":
         return LSTM(sizes, self)
@@ -95,7 +95,7 @@ class LSTM(MatrixCell):
     state_count = 2
 
 
-@part("deep")
+@part("stacked", was="deep")
 class StackedCellsConfig(RecurrentConfig):
     """Stacked cells of different sizes, each fed with the output of the one below (Merity et al. 2017).
 

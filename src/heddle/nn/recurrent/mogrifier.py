@@ -17,14 +17,14 @@ class MogrifierConfig(MatrixCellConfig):
     rounds: how many times input and state gate each other.
     rank: rank of each round's matrix; None: full.
     weight_drop: DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017).
-    spread: initial weights are uniform within this / sqrt(hidden); None: the model's initialiser.
+    init_scale: initial weights are uniform within this / sqrt(hidden); None: the model's initializer.
     """
 
     hidden: int | None = None
     rounds: int = 5
     rank: int | None = None
     weight_drop: float = 0.0
-    spread: float | None = None
+    init_scale: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,7 +32,7 @@ class NGramConfig(RecurrentConfig):
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
         if self.n < 2:
-            raise ConfigError("n", want="at least 2, for one word before the predicted", got=self.n)
+            raise ConfigError("n", want="at least 2: one token before the predicted one", got=self.n)
         activation(self.activation)
 
     def build(self, width: int, place: Place) -> "NGram":
@@ -83,7 +83,7 @@ class NGram(Recurrent):
 
     def last_inputs(self, row: PaddedRow, ctx: Context, length: int) -> Tensor:
         """Return the last inputs of each row's last document."""
-        ends = row.new_full((len(row),), length, dtype=torch.long) if ctx.new is None else ctx.new
+        ends = row.new_full((len(row),), length, dtype=torch.long) if ctx.lengths is None else ctx.lengths
         places = ends[:, None] + torch.arange(self.window - 1, device=row.device)
         found, number = row.take_along_dim(places[..., None], dim=1), self.document_numbers(ctx)
         if number is not None:

@@ -46,19 +46,21 @@ class CellConfig(RecurrentConfig):
 class MatrixCellConfig(CellConfig):
     """A cell with an input matrix, a recurrent matrix, and a bias for each."""
 
+    old_fields = {"spread": "init_scale"}
+
     hidden: int | None
     weight_drop: float  # DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017)
-    spread: float | None  # initial values uniform within this / sqrt(hidden); None: the model's initialiser
+    init_scale: float | None  # initial values uniform within this / sqrt(hidden); None: the model's initializer
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
         check_share(weight_drop=self.weight_drop)
-        if self.spread is not None and self.spread <= 0:
-            raise ConfigError("spread", want="above 0, or null for the model's initialiser", got=self.spread)
+        if self.init_scale is not None and self.init_scale <= 0:
+            raise ConfigError("init_scale", want="above 0, or null for the model's initializer", got=self.init_scale)
 
 
 class Recurrent(Stateful, ABC):
-    """Recurrent part: hidden states that a bridge can initialise and a stream can carry on (truncated BPTT)."""
+    """Recurrent part: hidden states that a bridge can initialize and a stream can carry on (truncated BPTT)."""
 
     @abstractmethod
     def state_sizes(self) -> tuple[int, ...]:
@@ -97,8 +99,8 @@ class MatrixCell(Recurrent, ABC):
         self.input_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))
         self.recurrent_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))  # cuDNN requires both
         self.output = output_projection(sizes.hidden, sizes.outputs)
-        if config.spread is not None:
-            values = InitialValues(scale=config.spread * sizes.hidden**-0.5, distribution="uniform")
+        if config.init_scale is not None:
+            values = InitialValues(scale=config.init_scale * sizes.hidden**-0.5, distribution="uniform")
             self.initial_values = dict.fromkeys(self.roles, values)
 
     def state_sizes(self) -> tuple[int, ...]:
@@ -106,11 +108,11 @@ class MatrixCell(Recurrent, ABC):
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
         """Continue from the state; documents after a row's first start from zeros."""
-        inputs = RNNInput(x, ctx.documents, ctx.new, self.initial_state(x, slot))
+        inputs = RNNInput(x, ctx.documents, ctx.lengths, self.initial_state(x, slot))
         kernel, weights = self.kernel_and_weights(x)
         y, last = run_rnn(kernel, inputs, weights)
-        if ctx.new is not None:  # a row without new tokens stays as it was
-            last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, inputs.start, strict=True))
+        if ctx.lengths is not None:  # a row without new tokens stays as it was
+            last = tuple(v.where(ctx.lengths[:, None] > 0, s) for v, s in zip(last, inputs.start, strict=True))
         return self.output(y), HiddenState(last)
 
     def kernel_and_weights(self, x: Inputs) -> tuple[str, list[Tensor]]:
@@ -144,7 +146,7 @@ def last_real(
     x: Float[Tensor, "batch length width"], before: Float[Tensor, "batch width"], ctx: Context
 ) -> Float[Tensor, "batch width"]:
     """Return each row's vector at its last real token, or `before` where it has none."""
-    if ctx.new is None:
+    if ctx.lengths is None:
         return x[:, -1]
-    found = x.take_along_dim((ctx.new - 1).clamp(min=0)[:, None, None], dim=1)[:, 0]
-    return found.where(ctx.new[:, None] > 0, before)
+    found = x.take_along_dim((ctx.lengths - 1).clamp(min=0)[:, None, None], dim=1)[:, 0]
+    return found.where(ctx.lengths[:, None] > 0, before)

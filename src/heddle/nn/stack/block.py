@@ -319,7 +319,7 @@ class Block(Plan):
             used = sum(name.rstrip("0123456789_") == branch.part.slot for name in self.names)
             name = f"{branch.part.slot}_{used + 1}" if used else branch.part.slot
             self.names.append(name)
-            self.add_module(name, branch.build(width, place.inside(name)))
+            self.add_module(name, branch.build(width, place.child(name)))
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         if self.recompute is None or not (self.training and torch.is_grad_enabled()):

@@ -110,7 +110,7 @@ class SequentialPlan(Plan):
         super().__init__()
         layer = place.layer
         for i, body in enumerate(bodies):
-            self.add_module(str(i), body.build(width, place.inside(str(i), layer)))
+            self.add_module(str(i), body.build(width, place.child(str(i), layer)))
             layer += body.depth()
 
     def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
@@ -134,7 +134,7 @@ class LoopConfig(PlanConfig):
         return self.turns * self.body.depth()
 
     def build(self, width: int, place: Place) -> Plan:
-        return Loop(self.body.build(width, place.inside("body")), self.turns)
+        return Loop(self.body.build(width, place.child("body")), self.turns)
 
 
 class Loop(Plan):
@@ -183,7 +183,7 @@ class SteppedLoop(Plan):
         self.before, self.turns = config.before, config.turns
         self.repeats = config.before + config.turns + config.after
         self.steps = nn.Parameter(torch.empty(config.turns, width))
-        self.body = config.body.build(width, place.inside("body"))
+        self.body = config.body.build(width, place.child("body"))
 
     def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
         outer = ctx.turn
@@ -211,7 +211,7 @@ class PoolConfig(PlanConfig):
 
     def build(self, width: int, place: Place) -> Plan:
         if place.sight != "all":
-            raise ConfigError("sight", want="all, for pooling mixes a position with later ones", got=place.sight)
+            raise ConfigError("sight", want="all, because pooling mixes a position with later ones", got=place.sight)
         return Pool(self.size)
 
 
@@ -229,32 +229,32 @@ class Pool(Plan):
             raise UsageError("pooling reads whole rows: it cannot continue from a state")
         size, length = self.pooling_factor, x.shape[1]
         short = -(-length // size)
-        spare = short * size - length
+        padding = short * size - length
         real = ctx.real(x)
         real = x.new_ones(1, length) if real is None else real.to(x.dtype)
-        total = F.pad(x * real[..., None], (0, 0, 0, spare)).unflatten(1, (short, size)).sum(2)
-        count = F.pad(real, (0, spare)).unflatten(1, (short, size)).sum(2).clamp(min=1)
+        total = F.pad(x * real[..., None], (0, 0, 0, padding)).unflatten(1, (short, size)).sum(2)
+        count = F.pad(real, (0, padding)).unflatten(1, (short, size)).sum(2).clamp(min=1)
         return total / count[..., None], pooled_context(ctx, short, size, x.device)
 
 
-def _all_spare(spare: Bool[Tensor, "batch length"], length: int, size: int) -> Bool[Tensor, "batch short"]:
-    """Tell which pooled positions consist of spare tokens only."""
-    return F.pad(spare, (0, length * size - spare.shape[1]), value=True).unflatten(1, (length, size)).all(2)  # type: ignore[no-any-return]
+def _all_ignored(ignored: Bool[Tensor, "batch length"], length: int, size: int) -> Bool[Tensor, "batch short"]:
+    """Tell which pooled positions consist of ignored tokens only."""
+    return F.pad(ignored, (0, length * size - ignored.shape[1]), value=True).unflatten(1, (length, size)).all(2)  # type: ignore[no-any-return]
 
 
 def pooled_context(ctx: Context, length: int, size: int, device: torch.device) -> Context:
     """Return the context of pooled rows, with positions from 0 and shorter padding."""
-    new = None if ctx.new is None else (ctx.new + size - 1) // size
+    lengths = None if ctx.lengths is None else (ctx.lengths + size - 1) // size
     relation = ctx.relation
     if relation is not None:
         relation = dataclasses.replace(relation, index=relation.index[:, :length, :length])
     return dataclasses.replace(
         ctx,
-        new=new,
-        spare=None if ctx.spare is None else _all_spare(ctx.spare, length, size),
+        lengths=lengths,
+        ignored=None if ctx.ignored is None else _all_ignored(ctx.ignored, length, size),
         positions=None if ctx.positions is None else ctx.positions[:, :length],
         segments=None if ctx.segments is None else ctx.segments[:, ::size],
-        allowed=base_mask(Context(new=new), length, "all", device),
+        allowed=base_mask(Context(lengths=lengths), length, "all", device),
         rotation=None if ctx.rotation is None else ctx.rotation.truncate(length),
         relation=relation,
         bias=None if ctx.bias is None else {heads: b[:, :, :length, :length] for heads, b in ctx.bias.items()},

@@ -39,7 +39,7 @@ class Rooted(Plan):
         self.times = config.times
         for i in range(config.times):
             layer = place.layer + i * config.body.depth()
-            self.add_module(str(i), config.body.build(width, place.inside(str(i), layer)))
+            self.add_module(str(i), config.body.build(width, place.child(str(i), layer)))
 
     def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
         entry, keep, root = x, self.keep.to(x.dtype), self.root.to(x.dtype)

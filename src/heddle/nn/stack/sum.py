@@ -63,7 +63,7 @@ class Sum(Stateful):
         for inner in config.parts:
             used = sum(name.rstrip("0123456789_") == inner.slot for name in self.names)
             name = f"{inner.slot}_{used + 1}" if used else inner.slot
-            built = inner.build(width, place.inside(name))
+            built = inner.build(width, place.child(name))
             built.slot = inner.slot
             self.names.append(name)
             self.add_module(name, built)

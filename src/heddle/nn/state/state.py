@@ -165,12 +165,12 @@ class State:
     def empty_like(self, capacity: int) -> "State":
         """Return a state with the same slots and this capacity in newly allocated memory."""
 
-        def own(tensor: Tensor) -> Tensor:
+        def empty(tensor: Tensor) -> Tensor:
             return torch.empty(tensor.shape, dtype=tensor.dtype, device=self.lengths.device)
 
-        resized = {key: slot.map(_meta).resize(capacity).map(own) for key, slot in self.slots.items()}
-        memory = None if self.memory is None else self.memory.map(own)
-        return dataclasses.replace(self, lengths=own(self.lengths), capacity=capacity, slots=resized, memory=memory)
+        resized = {key: slot.map(_meta).resize(capacity).map(empty) for key, slot in self.slots.items()}
+        memory = None if self.memory is None else self.memory.map(empty)
+        return dataclasses.replace(self, lengths=empty(self.lengths), capacity=capacity, slots=resized, memory=memory)
 
     def layout(self, capacity: int) -> tuple[object, ...]:
         """Return shapes and dtypes at this capacity: states with equal layouts can be copied over one another."""
@@ -221,7 +221,9 @@ class State:
         named = {"lengths": self.lengths}
         for key, slot in self.slots.items():
             if not isinstance(slot, HiddenState):
-                raise ConfigError("rows", want="recurrent mixers only, to carry a state from batch to batch", got=key)
+                raise ConfigError(
+                    "rows.kind", f"only recurrent models carry state between batches; {key} has a KV cache"
+                )
             named |= {f"{key}/{i}": vector for i, vector in enumerate(slot.vectors)}
         return named
 

@@ -18,13 +18,13 @@ from heddle.core.system import parse_json, read_text, write_json
 from heddle.tasks.correcting.keyboard import LETTERS, key_neighbours, similar_sounding
 
 FIRST, LAST = "^", "$"  # word boundaries are pieces too: errors at the beginning differ from others
-LONGEST = 3  # letters of a piece
+MAX_LETTERS = 3  # letters of a piece
 PRIOR = 40.0  # weight of the prior, in observed letters
 KEPT, DELETED, SUBSTITUTED, INSERTED, UNKNOWN = 0.91, 0.025, 0.035, 0.03, 0.001  # of a letter of a misspelt word
 TRANSPOSED = 0.01  # prior probability for a pair of letters
 NEVER = -60.0  # nats, in place of minus infinity: no misspelling is impossible
 BAND = 2  # width of the alignment band, beyond the difference of the lengths
-LARGEST = 1 << 26  # bytes of a file of errors
+MAX_BYTES = 1 << 26  # bytes of a file of errors
 FORMAT = "heddle errors 1"
 
 ErrorPair = tuple[str, str]  # right, wrong
@@ -117,9 +117,9 @@ class ErrorModel:
     def _last_edit(self, best: list[list[float]], right: str, wrong: str) -> tuple[int, int]:
         """Return how many letters of each word the last edit of the best alignment takes."""
         i, j = len(right), len(wrong)
-        for a in range(1, min(LONGEST, i) + 1):
+        for a in range(1, min(MAX_LETTERS, i) + 1):
             ways = self._rewrites(right[i - a :]) or {}
-            for b in range(min(LONGEST, j) + 1):
+            for b in range(min(MAX_LETTERS, j) + 1):
                 p = ways.get(wrong[j - b :])
                 if p is not None and best[i - a][j - b] + p == best[i][j]:
                     return a, b
@@ -130,9 +130,9 @@ class ErrorModel:
         right, wrong = FIRST + right + LAST, FIRST + wrong + LAST
         band = abs(len(right) - len(wrong)) + BAND
         best = [[NEVER * max(i, j) for j in range(len(wrong) + 1)] for i in range(len(right) + 1)]
-        ends = [[wrong[j - b : j] for b in range(min(LONGEST, j) + 1)] for j in range(len(wrong) + 1)]
+        ends = [[wrong[j - b : j] for b in range(min(MAX_LETTERS, j) + 1)] for j in range(len(wrong) + 1)]
         for i in range(1, len(right) + 1):
-            pieces = [(best[i - a], self._rewrites(right[i - a : i])) for a in range(1, min(LONGEST, i) + 1)]
+            pieces = [(best[i - a], self._rewrites(right[i - a : i])) for a in range(1, min(MAX_LETTERS, i) + 1)]
             known = [(before, ways) for before, ways in pieces if ways is not None]
             row = best[i]
             for j in range(max(1, i - band), min(len(wrong), i + band) + 1):
@@ -153,7 +153,9 @@ class ErrorModel:
         known = [(right.lower(), wrong.lower()) for right, wrong in pairs if right.lower() != wrong.lower()]
         model = cls()
         for turn in range(rounds):
-            longest = LONGEST if turn == rounds - 1 else 1  # single letters first: their alignments are more reliable
+            longest = (
+                MAX_LETTERS if turn == rounds - 1 else 1
+            )  # single letters first: their alignments are more reliable
             seen: Counter[str] = Counter()
             changed: defaultdict[str, Counter[str]] = defaultdict(Counter)
             for right, wrong in known:
@@ -179,18 +181,18 @@ class ErrorModel:
     @classmethod
     def load(cls, path: Path) -> "ErrorModel":
         """Read what `save` wrote; refuse anything else."""
-        data = parse_json(read_text(path, LARGEST), str(path))
+        data = parse_json(read_text(path, MAX_BYTES), str(path))
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise DataError(f"{path}: want errors as `heddle correct --learn` writes them")
         seen, changed = _counts(data.get("seen"), path), data.get("changed")
         if not isinstance(changed, dict):
-            raise DataError(f"{path}: changed: want counts of pieces, got none")
+            raise DataError(f"{path}: changed: want counts of letter sequences, got none")
         return cls(seen, {piece: _counts(ways, path) for piece, ways in changed.items()})
 
 
 def _counts(data: Any, path: Path) -> dict[str, int]:
     if not isinstance(data, dict) or not all(isinstance(n, int) and n >= 0 for n in data.values()):
-        raise DataError(f"{path}: want counts of pieces: whole numbers, 0 or more")
+        raise DataError(f"{path}: want counts of letter sequences: whole numbers, 0 or more")
     return data
 
 
@@ -205,7 +207,7 @@ def _joined_edits(edits: list[EditOperation], longest: int) -> Iterator[EditOper
         right = wrong = ""
         for piece, written in edits[start:]:
             right, wrong = right + piece, wrong + written
-            if len(right) > longest or len(wrong) > LONGEST:
+            if len(right) > longest or len(wrong) > MAX_LETTERS:
                 break
             if right and right != wrong:
                 yield right, wrong

@@ -7,7 +7,7 @@ from heddle.core import DataError, brief
 from heddle.core.system import read_text
 from heddle.tasks.correcting.error_model import ErrorPair
 
-LARGEST = 1 << 26  # bytes of a list
+MAX_BYTES = 1 << 26  # bytes of a list
 
 
 def read_error_pairs(path: Path) -> list[ErrorPair]:
@@ -15,7 +15,7 @@ def read_error_pairs(path: Path) -> list[ErrorPair]:
 
     A `_` stands for a space. Pairs with one are left out, and so are pairs of equal words.
     """
-    return parse_error_pairs(read_text(path, LARGEST), str(path))
+    return parse_error_pairs(read_text(path, MAX_BYTES), str(path))
 
 
 def parse_error_pairs(text: str, name: str = "pairs") -> list[ErrorPair]:

@@ -12,7 +12,7 @@ from heddle.core import DataError, MissingExtra
 from heddle.core.system import read_text
 
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-LARGEST = 1 << 27  # bytes of a file of words
+MAX_BYTES = 1 << 27  # bytes of a file of words
 COMMON = 3.5  # Zipf frequency (log10 per 1e9 words) from which a word counts, in the dictionary or not
 RARE = 1e-9  # frequency of a dictionary word without a count
 ADDED = 0.5  # smoothing: added to each count, so that no word is impossible
@@ -58,7 +58,7 @@ def count_lexicon(texts: Iterable[str], least: int = 2) -> Lexicon:
 def read_lexicon(path: Path) -> Lexicon:
     """Read a word list: one word per line, optionally with a count after whitespace."""
     counts: dict[str, float] = {}
-    for number, line in enumerate(read_text(path, LARGEST).splitlines(), 1):
+    for number, line in enumerate(read_text(path, MAX_BYTES).splitlines(), 1):
         word, _, count = line.strip().rpartition("\t" if "\t" in line else " ")
         if not word and not count:
             continue

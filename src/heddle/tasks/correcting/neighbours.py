@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from heddle.tasks.correcting.lexicon import Lexicon
 from heddle.tasks.correcting.metaphone import phonetic_key
 
-LONGEST = 24  # letters; longer strings are hardly words
+MAX_LETTERS = 24  # letters; longer strings are hardly words
 BITS = np.array([bin(i).count("1") for i in range(1 << 16)], dtype=np.uint8)
 SHORT = 4  # shorter words are searched for one edit only: almost everything is within two
 MAX_EDITS_BY_SOUND = 4  # at most, for words that sound alike
@@ -35,10 +35,10 @@ class NeighbourIndex:
     """An index of all known words, to find those near a written word."""
 
     def __init__(self, words: Lexicon) -> None:
-        self._words = sorted((w for w in words.counts if len(w) <= LONGEST), key=len)
+        self._words = sorted((w for w in words.counts if len(w) <= MAX_LETTERS), key=len)
         self._logprobs = np.array([words.logprob(w) for w in self._words])
         self._lengths = np.array([len(w) for w in self._words])
-        self._codes = np.zeros((len(self._words), LONGEST), np.uint32)
+        self._codes = np.zeros((len(self._words), MAX_LETTERS), np.uint32)
         for row, word in enumerate(self._words):
             self._codes[row, : len(word)] = [ord(c) for c in word]
         self._masks = _masks(self._codes)
@@ -55,7 +55,7 @@ class NeighbourIndex:
 
         They are ranked by a rough score of distance and frequency, best first.
         """
-        if not written or len(written) > LONGEST:
+        if not written or len(written) > MAX_LETTERS:
             return []
         edits = min(edits, 1 if len(written) < SHORT else 2)
         code = np.array([ord(c) for c in written], np.uint32)

@@ -13,9 +13,9 @@ from heddle.tasks.correcting.neighbours import NeighbourIndex
 from heddle.tasks.correcting.word_layout import WordSpan, begins_sentence, match_case
 
 SCORED = 36  # neighbours that the error model scores
-KEPT = 12  # of these, the suggestions that are kept for the context to decide
+MAX_SUGGESTIONS = 12  # of these, the suggestions that are kept for the context to decide
 UNKNOWN = 10.0  # nats against an unknown word, without a language model
-SHORTEST = 2  # letters of a word that may be corrected
+MIN_LETTERS = 2  # letters of a word that may be corrected
 CACHE = 1 << 16
 
 
@@ -84,7 +84,7 @@ class Suggester:
         """Return the suggestions for one of the words of a text: as written first, then the most likely."""
         span = spans[at]
         known = self.words.knows(span.text)
-        if len(span.text) < SHORTEST:
+        if len(span.text) < MIN_LETTERS:
             return [Suggestion(span.text, span.start, span.end, 0.0)]
         weights, frequency = self.weights, self.words.logprob(span.text)
         stay = math.log1p(-weights.rate) + weights.frequency * frequency
@@ -118,7 +118,7 @@ class Suggester:
         if not known and not ending:
             found += self._split_word(written)
         found.sort(key=lambda v: -v.score)
-        return found[: KEPT // 3 if known else KEPT]
+        return found[: MAX_SUGGESTIONS // 3 if known else MAX_SUGGESTIONS]
 
     def _split_word(self, written: str) -> Iterator[WordCandidate]:
         """Yield the best split into two known words: a space was left out."""

@@ -10,7 +10,7 @@ from heddle.tasks.correcting.lexicon import WORD
 CHUNK = re.compile(r"\S+")
 CODE = re.compile(r"[\d@\\/_<>{}=#~^|*+]|[^\W\d_]\.[^\W\d_]")  # addresses, paths, numbers, markup: never corrected
 SENTENCE = re.compile(r"[.!?][\"'”’)\]]*\s+")
-LONGEST = 300  # characters after which a segment ends with its sentence
+MAX_CHARACTERS = 300  # characters after which a segment ends with its sentence
 HARD_LIMIT = 450  # characters after which it ends with a word
 
 
@@ -35,10 +35,10 @@ def find_words(text: str) -> Iterator[WordSpan]:
 def split_segments(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of segments that a model can score at once, split after sentences if possible."""
     start = 0
-    while len(text) - start > LONGEST:
+    while len(text) - start > MAX_CHARACTERS:
         stop = start
         for sentence in SENTENCE.finditer(text, start, min(len(text), start + HARD_LIMIT)):
-            if sentence.end() - start > LONGEST and stop > start:
+            if sentence.end() - start > MAX_CHARACTERS and stop > start:
                 break
             stop = sentence.end()
         if stop == start:

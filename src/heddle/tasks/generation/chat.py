@@ -33,8 +33,8 @@ class Conversation:
     reason: FinishReason | None = None  # why the last answer ended; None: it was interrupted
 
     def __post_init__(self) -> None:
-        if not self.config.choice.streams or self.config.samples > 1:
-            raise UsageError("chat: want one answer that is streamed, so neither beams nor samples")
+        if not self.config.strategy.streams or self.config.samples > 1:
+            raise UsageError("chat: beams and samples are not supported, because answers are streamed")
         config = with_special_tokens(self.config, self.chat.tokenizer)
         self._config = replace(config, stop=tuple(dict.fromkeys((*config.stop, *self.chat.stops.ids))))
         self._prefixes = PrefixCache(self.model)  # the prompt of a turn begins with that of the turn before
@@ -76,10 +76,10 @@ class Conversation:
     def _prompt(self, text: str) -> list[int]:
         """Return the ids of the prompt, without the oldest turns if necessary; refuse a turn that is too long alone."""
         system = [] if self.system is None else [_turn("system", self.system)]
-        spare = min(self.config.max_tokens, self.model.context // 4)  # for the answer
+        reserved = min(self.config.max_tokens, self.model.context // 4)  # for the answer
         for drop in range(0, len(self.turns) + 1, 2):
             ids = self.chat.ids([*system, *self.turns[drop:], _turn("user", text)])
-            if fits_context(self.model, len(ids) + spare):
+            if fits_context(self.model, len(ids) + reserved):
                 break
         else:
             check_prompt(self.model, ids)  # too long even without an answer: raises

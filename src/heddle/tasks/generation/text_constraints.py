@@ -44,16 +44,16 @@ def make_constraints(
 ) -> TextConstraints:
     """Return constraints for `LM.generate(constraints=...)`: at most one of regex, schema and grammar, and phrases.
 
-    regex is a regular expression in Rust's syntax, schema a JSON schema as text or as a table, grammar the text of a
+    regex is a regular expression in Rust's syntax, schema a JSON schema as text or as a dict, grammar the text of a
     Lark grammar; require and forbid are one phrase or several.
     """
     given = {"regex": regex, "schema": schema, "grammar": grammar}
     for name, value in given.items():
         if value is not None and not isinstance(value, str) and not (name == "schema" and isinstance(value, Mapping)):
-            raise ConfigError(name, want="a text" if name != "schema" else "a text or a table", got=value)
+            raise ConfigError(name, want="a text" if name != "schema" else "a text or a dict", got=value)
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise ConfigError(named[1], want=f"no other grammar beside {named[0]}", got=given[named[1]])
+        raise ConfigError(named[1], f"cannot be combined with `{named[0]}`")
     chosen: GrammarConfig | None = None
     if regex is not None:
         chosen = RegexGrammar(pattern=regex)
@@ -68,7 +68,7 @@ def _json(schema: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(schema))
     except (TypeError, ValueError):
-        raise ConfigError("schema", want="a table that can be written as JSON", got=schema) from None
+        raise ConfigError("schema", want="a dict that can be written as JSON", got=schema) from None
 
 
 def _phrases(name: str, given: object) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class TextGenerator:
             start = self.tokenizer.special_tokens.decoder_start
             plain = [Request(start, self.tokenizer.source(text)) for text in texts]
         else:
-            plain = [Request(self.tokenizer.opened(text)) for text in texts]
+            plain = [Request(self.tokenizer.encode_prompt(text)) for text in texts]
         if rules is None or rules == UNCONSTRAINED:
             return plain
         if not isinstance(rules, TextConstraints):
@@ -78,7 +78,7 @@ class TextGenerator:
         """Return a config from options; a bias may name tokens by their text. Refuse what this model cannot do."""
         for name in CONSTRAINTS:
             if name in options:
-                raise UsageError(f"{name}: want it in the constraints: rules=heddle.rules({name}=...)")
+                raise UsageError(f"{name}: pass it as rules=heddle.rules({name}=...)")
         given: dict[str, Any] = {**options}
         if isinstance(given.get("bias"), Mapping):
             given["bias"] = {self._id(token): value for token, value in given["bias"].items()}
@@ -92,9 +92,9 @@ class TextGenerator:
             draft_chooser(config)
         if config.cache.kind != "full" and not decodes_with_kv_cache(self.model):
             raise ConfigError("cache", want="full, since this model has no KV cache", got=config.cache.kind)
-        if config.stretch is not None and not self.model.reads_source:
-            raise ConfigError("stretch", want="none, since a language model has no source", got=config.stretch)
-        config.choice.check_source(self.model.reads_source)
+        if config.max_length_ratio is not None and not self.model.reads_source:
+            raise ConfigError("max_length_ratio", "not used by a language model, which has no source")
+        config.strategy.check_source(self.model.reads_source)
 
     def _id(self, token: int | str) -> int:
         if not isinstance(token, str):
@@ -110,7 +110,7 @@ class TextGenerator:
     ) -> Iterator[TextChunk]:
         """Stream the text of each row; each sample of a request is a row of its own."""
         stops = check_stop_strings(stop)
-        streams_tokens = config.choice.streams  # else a stop string ends each sequence of a search by itself
+        streams_tokens = config.strategy.streams  # else a stop string ends each sequence of a search by itself
         if not streams_tokens and stops:
             requests = [
                 replace(r, constraint=StopStringConstraint(TextStream(self.tokenizer, r.ids, stops), r.constraint))

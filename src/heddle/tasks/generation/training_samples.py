@@ -34,10 +34,10 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
         tokenizer = load_tokenizer(folder / TOKENIZER)
         if model.reads_source:
             return _translations(model, tokenizer, held_out())
-        refusal = UsageError(f"samples: {type(model).__name__} writes none")
+        refusal = UsageError(f"samples: {type(model).__name__} generates no text")
         writer = require(model, AutoregressiveModel, refusal)
         choice = MultinomialSampling(temperature=0.8, top_k=50, seed=seed)
-        generation, template = GenerationConfig(max_tokens=TOKENS, choice=choice), load_template(folder)
+        generation, template = GenerationConfig(max_tokens=TOKENS, strategy=choice), load_template(folder)
         if template is not None and chats() and all(document.turns is not None for document in chats()):
             answers = _answers(writer, Chat(template, tokenizer), chats(), generation)
             if answers:

@@ -16,7 +16,7 @@ from heddle.decoding.runtime import Request, check_source
 from heddle.decoding.search import expected_utilities
 from heddle.models.networks import EncoderDecoder, Model, require
 from heddle.tasks.metrics import Similarity, sacrebleu_for
-from heddle.tasks.rescoring import LONGEST, NBestCandidate
+from heddle.tasks.rescoring import MAX_CHARACTERS, NBestCandidate
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import Tokenizer
 
@@ -101,8 +101,8 @@ class Translator:
         """Return the ids of a line for the encoder, or refuse it; None for a blank line."""
         if not line.strip():
             return None
-        if len(line) > LONGEST:
-            raise UsageError(f"source: want at most {LONGEST:,} characters, got {len(line):,}")
+        if len(line) > MAX_CHARACTERS:
+            raise UsageError(f"source: want at most {MAX_CHARACTERS:,} characters, got {len(line):,}")
         return list(check_source(self.model, self.tokenizer.source(line)))
 
     def translate(self, sources: Sequence[list[int] | None]) -> list[Translation]:
@@ -120,7 +120,7 @@ class Translator:
         """Return the candidates that the model generates for each source."""
         config = with_special_tokens(self.config, self.tokenizer)
         requests = [Request(self.tokenizer.special_tokens.decoder_start, source) for source in sources]
-        found = config.choice.complete(GenerationJob(self.model, requests, config))
+        found = config.strategy.complete(GenerationJob(self.model, requests, config))
         return [[self._candidate(completion) for completion in each] for each in found]
 
     def _candidate(self, found: Completion) -> NBestCandidate:

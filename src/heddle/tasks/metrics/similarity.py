@@ -15,7 +15,7 @@ from heddle.decoding.search import token_f1
 Similarity = Callable[[str, str], float]  # (candidate, reference) -> 0 to 1
 
 ORDER, BETA = 6, 2.0
-CACHED = 4096  # texts whose n-grams are kept, since each is compared with all others
+CACHE_SIZE = 4096  # texts whose n-grams are kept, since each is compared with all others
 
 
 def chrf(candidate: str, reference: str) -> float:
@@ -31,7 +31,7 @@ def chrf(candidate: str, reference: str) -> float:
     return (1 + BETA**2) * precision * recall / (BETA**2 * precision + recall)
 
 
-@lru_cache(maxsize=CACHED)
+@lru_cache(maxsize=CACHE_SIZE)
 def _grams(text: str) -> tuple[Counter[str], ...]:
     letters = "".join(text.split())
     return tuple(Counter(letters[i : i + n] for i in range(len(letters) - n + 1)) for n in range(1, ORDER + 1))

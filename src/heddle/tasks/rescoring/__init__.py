@@ -1,6 +1,6 @@
 """Rescoring of n-best lists with a language model, and minimum error rate training of its weights."""
 
-from heddle.tasks.rescoring.nbest import LONGEST, NBest, NBestCandidate, parse_nbest
+from heddle.tasks.rescoring.nbest import MAX_CHARACTERS, NBest, NBestCandidate, parse_nbest
 from heddle.tasks.rescoring.rescore import (
     WORDS,
     Features,

@@ -1,4 +1,4 @@
-"""N-best lists: the candidates of a speech recogniser or a translator for one input, with scores and a reference."""
+"""N-best lists: the candidates of a speech recognizer or a translator for one input, with scores and a reference."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from heddle.core import ConfigError
 CANDIDATES = ("candidates", "hyps", "nbest")  # accepted keys of the list
 REFERENCES = ("reference", "ref")
 FIRST_PASS = "score"  # the name of the only score of a first pass
-LONGEST = 100_000  # characters of a text
+MAX_CHARACTERS = 100_000  # characters of a text
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def parse_nbest(record: Mapping[str, Any], reference: str | None = None) -> NBes
     raw = record.get(key)
     if not isinstance(raw, list) or not raw:
         raise ConfigError(key, want="a list of one candidate or more", got=raw)
-    if (beside := record.get("scores")) is not None:
-        raise ConfigError("scores", want='each with its own candidate: {"text": ..., "score": ...}', got=beside)
+    if (misplaced := record.get("scores")) is not None:
+        raise ConfigError("scores", want='each with its own candidate: {"text": ..., "score": ...}', got=misplaced)
     candidates = tuple(_candidate(each, f"{key}.{i}") for i, each in enumerate(raw))
     for i, candidate in enumerate(candidates):
         if candidate.scores.keys() != candidates[0].scores.keys():
@@ -72,7 +72,7 @@ def _candidate(raw: object, path: str) -> NBestCandidate:
     scores = {FIRST_PASS: raw[FIRST_PASS]} if FIRST_PASS in raw else {}
     more = raw.get("scores", {})
     if not isinstance(more, dict):
-        raise ConfigError(f"{path}.scores", want="a table of numbers by name", got=more)
+        raise ConfigError(f"{path}.scores", want="an object of numbers by name", got=more)
     scores |= more
     return NBestCandidate(text, {name: _number(value, f"{path}.{name}") for name, value in scores.items()})
 
@@ -80,8 +80,8 @@ def _candidate(raw: object, path: str) -> NBestCandidate:
 def _text(value: object, path: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ConfigError(path, want="a text", got=value)
-    if value is not None and len(value) > LONGEST:
-        raise ConfigError(path, want=f"at most {LONGEST:,} characters", got=f"{len(value):,}")
+    if value is not None and len(value) > MAX_CHARACTERS:
+        raise ConfigError(path, want=f"at most {MAX_CHARACTERS:,} characters", got=f"{len(value):,}")
     return value
 
 

@@ -103,7 +103,7 @@ def evaluate(
     refusal = "evaluate: want a language model; translate --reference measures an encoder-decoder, score an encoder"
     model = require(model, LanguageModel, UsageError(refusal))
     if carry and (window, stride) != (None, None):
-        raise UsageError("carry: want no window beside it, since it reads everything in order")
+        raise UsageError("carry: cannot be combined with `window` or `stride`")
     if isinstance(texts, Shards) and texts.loss_mask is not None:
         return evaluate_chats(model, tokenizer, _stored_chats(texts, tokenizer), window, stride, carry)
     windows = None if carry else scoring_windows(model, window, stride)
@@ -130,7 +130,7 @@ def evaluate_chats(
 ) -> Evaluation:
     """Measure a language model on the answers of conversations, each given the turns before it."""
     if carry:
-        raise UsageError("carry: want none for conversations, since each begins anew")
+        raise UsageError("carry: not supported for conversations, each of which starts from an empty state")
     model = require(model, LanguageModel, UsageError("evaluate: want a language model for conversations"))
     windows, counts = scoring_windows(model, window, stride), _Counts()
     losses = _answer_losses(model, chats, windows, tokenizer, counts)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, nearest, settings
+from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, brief, nearest, settings
 from heddle.decoding.scoring import Continuation, MaskedText, any_token_loss, scoring_windows
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model, require
 from heddle.tasks.scoring.nll import conditional_token_nll, mask_id, masked_token_nll, token_nll
@@ -104,6 +104,13 @@ class TextScore:
     logprobs: NDArray[np.float64] = field(repr=False)  # nats, of each token
     tokenizer: Tokenizer = field(repr=False)
     breaks: NDArray[np.float64] | None = field(default=None, repr=False)  # log P(a word ended before it)
+
+    def __repr__(self) -> str:
+        """Show the text, cut short, and its numbers."""
+        figures = (
+            f"logprob={self.logprob:.4f}, perplexity={self.perplexity:.4g}, bits_per_byte={self.bits_per_byte:.4f}"
+        )
+        return f"TextScore({brief(self.text, 60)}, {figures}, tokens={len(self.ids)})"
 
     @cached_property
     def logprob(self) -> float:
@@ -209,7 +216,7 @@ class TextScorer:
     def _sources(self, inputs: Sequence[ScoringInput]) -> list[str]:
         sources = [each.source for each in inputs if each.source is not None]
         if len(sources) < len(inputs):
-            raise UsageError("score: want source=[...], one for each text, for an encoder-decoder")
+            raise UsageError("score: an encoder-decoder needs source=[...], one for each text")
         return sources
 
     def _masked_texts(self, inputs: Sequence[ScoringInput], ids: Ids, after: Ids) -> Iterator[MaskedText]:

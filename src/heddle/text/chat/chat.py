@@ -101,9 +101,7 @@ class Chat:
             after = self.render(messages[: i + 1], add_generation_prompt=False, tools=tools)
             before = self.render(messages[:i], add_generation_prompt=True, tools=tools) if i else _up_to(message, after)
             if not (rendered.plain.startswith(after.plain) and after.plain.startswith(before.plain)):
-                raise UsageError(
-                    "chat template: rewrites earlier turns; to tell answers apart it needs {% generation %}"
-                )
+                raise UsageError("chat template: rewrites earlier turns; mark the answers with {% generation %}")
             answer = rendered[len(before) : len(after)]
             ends = [stop for _, stop, id in self._control_tokens.find(answer) if id in self.stops.ids]
             stop = len(before) + (ends[0] if ends else len(answer))
@@ -142,7 +140,7 @@ def _up_to(message: Message, text: MarkedText) -> MarkedText:
 def _message(message: Message, number: int) -> Value:
     """Return a message as a template value: a known role is trusted, the content never."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise UsageError(f"chat: message {number}: want a table with a role and a content, got {brief(message)}")
+        raise UsageError(f"chat: message {number}: want a mapping with a role and a content, got {brief(message)}")
     if not any(key in message for key in ("content", "tool_calls")):
         raise UsageError(f"chat: message {number}: want a content, got the keys {', '.join(map(str, message))[:80]}")
     value = value_of(message)

@@ -96,7 +96,7 @@ def read_vocab(path: Path) -> dict[str, int]:
     """Read a vocabulary of tokens and ids."""
     data = parse_json(read_utf8(path), str(path))
     if not isinstance(data, dict):
-        raise DataError(f"{path}: want a table of tokens and ids, got {type(data).__name__}")
+        raise DataError(f"{path}: want an object of tokens and ids, got {type(data).__name__}")
     return check_ids(data, str(path))
 
 

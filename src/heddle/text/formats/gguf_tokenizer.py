@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from heddle.core import DataError, hint
 from heddle.text.formats.bpe import byte_level_pipeline
-from heddle.text.formats.imported import MOST, ImportedTokenizer, check_ids, check_merges, refuse_damaged
+from heddle.text.formats.imported import MAX_TOKENS, ImportedTokenizer, check_ids, check_merges, refuse_damaged
 from heddle.text.formats.sentencepiece import CONTROL, OWN, merges_of
 from heddle.text.formats.sentencepiece_pipelines import llama_pipeline
 from heddle.text.formats.tokenizer_import import block_special_token_injection
@@ -112,8 +112,8 @@ def _texts(header: Mapping[str, Any], key: str) -> list[str]:
     found = header.get(key)
     if not isinstance(found, list | tuple) or not found or not all(isinstance(text, str) for text in found):
         raise DataError(f"{WHERE}.{key}: want a list of texts, got {str(found)[:40]}")
-    if len(found) > MOST:
-        raise DataError(f"{WHERE}.{key}: want at most {MOST}, got {len(found)}")
+    if len(found) > MAX_TOKENS:
+        raise DataError(f"{WHERE}.{key}: want at most {MAX_TOKENS}, got {len(found)}")
     return list(found)
 
 

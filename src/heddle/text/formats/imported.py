@@ -9,10 +9,10 @@ from types import MappingProxyType
 import tokenizers
 
 from heddle.core import DataError, HeddleError, UsageError, first_line
-from heddle.text.tokenizers import LARGEST, catch_panics
+from heddle.text.tokenizers import MAX_BYTES, catch_panics
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-MOST = 1 << 22  # tokens in a vocabulary; the largest in use have a quarter of a million
+MAX_TOKENS = 1 << 22  # tokens in a vocabulary; the largest in use have a quarter of a million
 PROBES = ("a", "the", "1", "A", ".")  # every vocabulary has a token for one of these
 
 
@@ -65,8 +65,8 @@ def check_ids(vocab: Mapping[str, object], where: str) -> dict[str, int]:
     seen: set[int] = set()
     found: dict[str, int] = {}
     for name, id in vocab.items():
-        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < MOST:
-            raise DataError(f"{where}: token {name[:40]!r}: want an id from 0 to {MOST - 1}, got {str(id)[:40]}")
+        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < MAX_TOKENS:
+            raise DataError(f"{where}: token {name[:40]!r}: want an id from 0 to {MAX_TOKENS - 1}, got {str(id)[:40]}")
         if id in seen:
             raise DataError(f"{where}: token {name[:40]!r}: want each id once, got {id} again")
         seen.add(id)
@@ -98,7 +98,7 @@ def probe_special_tokens(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tu
         if plain and places:
             before, after = tuple(whole[: places[0]]), tuple(whole[places[0] + len(plain) :])
             if any(not 0 <= id <= largest for id in (*before, *after)):
-                raise DataError(f"{where}: puts ids around a text that its vocabulary does not have")
+                raise DataError(f"{where}: adds ids to a text that are not in its vocabulary")
             return before, after
     return (), ()
 
@@ -109,8 +109,8 @@ def probe_special_tokens(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tu
 def read_bytes(path: Path) -> bytes:
     """Return the bytes of a file of bounded size."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise DataError(f"{path}: larger than {LARGEST} bytes, too large for a file of this kind")
+        if path.stat().st_size > MAX_BYTES:
+            raise DataError(f"{path}: larger than {MAX_BYTES} bytes, too large for a file of this kind")
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -20,7 +20,7 @@ from heddle.text.tokenizers import METASPACE
 
 SOURCE, TARGET, VOCAB = "source.spm", "target.spm", "vocab.json"
 HIDDEN = "\ufdd0"  # a code point that is never a character
-BEYOND = 5.0  # how far below the lowest score; unknown is lower still
+UNLISTED_PENALTY = 5.0  # how far below the lowest score; unknown is lower still
 NAMES = NAMED["MarianTokenizer"]
 
 
@@ -80,7 +80,7 @@ def _scored_pieces(names: list[str], found: SentencePieceModel) -> list[tuple[st
         if name in scores:
             pieces.append((name, scores[name]))
         elif name in known or _is_code(name) or letters.isdisjoint(name):
-            pieces.append((name, lowest - BEYOND))
+            pieces.append((name, lowest - UNLISTED_PENALTY))
         else:
             pieces.append((HIDDEN + name, lowest))
     return pieces

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.core import DataError
-from heddle.text.formats.imported import MOST, read_bytes
+from heddle.text.formats.imported import MAX_TOKENS, read_bytes
 
 UNIGRAM, BPE = 1, 2  # model types; word and character models are not supported
 NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # piece types
-LONGEST = 1 << 10  # characters of a piece; the longest in use have some thirty
+MAX_CHARACTERS = 1 << 10  # characters of a piece; the longest in use have some thirty
 WORK = 1 << 28  # limit on characters compared while deriving merges
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -64,8 +64,8 @@ def parse_sentencepiece(data: bytes) -> SentencePieceModel:
     for number, value in _fields(data):
         if number == 1 and isinstance(value, bytes):
             pieces.append(_piece(value, len(pieces)))
-            if len(pieces) > MOST:
-                raise ValueError(f"more than {MOST} pieces")
+            if len(pieces) > MAX_TOKENS:
+                raise ValueError(f"more than {MAX_TOKENS} pieces")
         elif number == 2 and isinstance(value, bytes):
             trainer.update(_fields(value))
         elif number == 3 and isinstance(value, bytes):
@@ -132,8 +132,8 @@ def _piece(data: bytes, id: int) -> SentencePiece:
         elif number == 3 and isinstance(value, int):
             kind = value
     name = text.decode()  # invalid UTF-8 is a ValueError too
-    if not 0 < len(name) <= LONGEST:
-        raise ValueError(f"piece {id}: want from 1 to {LONGEST} characters, got {len(name)}")
+    if not 0 < len(name) <= MAX_CHARACTERS:
+        raise ValueError(f"piece {id}: want from 1 to {MAX_CHARACTERS} characters, got {len(name)}")
     if not math.isfinite(score) or not NORMAL <= kind <= BYTE:
         raise ValueError(f"piece {id}: want a finite score and a kind from 1 to 6, got {score} and {kind}")
     return SentencePiece(name, score, kind)

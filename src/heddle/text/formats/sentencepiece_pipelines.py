@@ -21,7 +21,7 @@ from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.tokenizers import METASPACE
 
 FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "sentencepiece.model", "spm.model")
-MOST_EXTRA = 1 << 16
+MAX_EXTRA_TOKENS = 1 << 16
 
 Scored = list[tuple[str, float]]
 
@@ -51,7 +51,7 @@ def _plain(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerS
 
 def _t5(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
     """T5 (Raffel et al. 2020): sentinels after the pieces, highest first; </s> ends a text."""
-    count = settings.number("extra_ids", 100, MOST_EXTRA)
+    count = settings.number("extra_ids", 100, MAX_EXTRA_TOKENS)
     extra = [f"<extra_id_{i}>" for i in range(count - 1, -1, -1)]
     known = {piece.text for piece in found.pieces}
     vocab = scored_pieces(found) + [(name, 0.0) for name in extra if name not in known]
@@ -82,7 +82,7 @@ def _xlm_roberta(found: SentencePieceModel, settings: TokenizerSettings) -> Toke
 
 def _pegasus(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
     """Pegasus (Zhang et al. 2020): its masks and a hundred unused tokens come before the pieces."""
-    offset = settings.number("offset", 103, MOST_EXTRA)
+    offset = settings.number("offset", 103, MAX_EXTRA_TOKENS)
     unused = [f"<unk_{i}>" for i in range(2, offset)]
     vocab = [(name, 0.0) for name in ("<pad>", "</s>", "<mask_1>", "<mask_2>")] + [(name, -100.0) for name in unused]
     vocab += scored_pieces(found)[2:]

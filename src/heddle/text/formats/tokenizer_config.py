@@ -10,15 +10,15 @@ from tokenizers import AddedToken
 from heddle.core import DataError, hint
 from heddle.core.system import read_table
 from heddle.text.chat import load_template
-from heddle.text.formats.imported import MOST, NAMES
+from heddle.text.formats.imported import MAX_TOKENS, NAMES
 from heddle.text.tokenizers import TOKENIZER_CONFIG
 
 MAP = "special_tokens_map.json"
 ADDED = "added_tokens.json"
 MODEL = "config.json"
 UNBOUNDED = 1 << 30  # a larger limit means none
-LONGEST = 1 << 12  # characters of a token
-PAPERS = 32 << 20  # bytes of a config file: some list thousands of added tokens
+MAX_CHARACTERS = 1 << 12  # characters of a token
+MAX_CONFIG_BYTES = 32 << 20  # bytes of a config file: some list thousands of added tokens
 # The tokenizer class of a model type, if no config names one.
 CLASSES = {
     "openai-gpt": "OpenAIGPTTokenizer",
@@ -114,7 +114,7 @@ def read_settings(folder: Path) -> TokenizerSettings:
 
 
 def _table(path: Path) -> dict[str, Any]:
-    return read_table(path, PAPERS) if path.is_file() else {}
+    return read_table(path, MAX_CONFIG_BYTES) if path.is_file() else {}
 
 
 def _kind(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
@@ -134,7 +134,7 @@ def _more(words: Mapping[str, Any]) -> list[object]:
 
 def _name(value: object) -> str:
     found = value.get("content") if isinstance(value, dict) else value
-    if not isinstance(found, str) or not 0 < len(found) <= LONGEST:
+    if not isinstance(found, str) or not 0 < len(found) <= MAX_CHARACTERS:
         raise DataError(f"{TOKENIZER_CONFIG}: want a token's name, got {str(value)[:40]!r}")
     return found
 
@@ -161,7 +161,7 @@ def _listed(config: Mapping[str, Any]) -> dict[int, AddedToken]:
     """Return the added tokens in the tokenizer's config, by id."""
     found = config.get("added_tokens_decoder") or {}
     if not isinstance(found, dict) or not all(isinstance(entry, dict) for entry in found.values()):
-        raise DataError(f"{TOKENIZER_CONFIG}: added_tokens_decoder: want a table of tokens, got {str(found)[:40]}")
+        raise DataError(f"{TOKENIZER_CONFIG}: added_tokens_decoder: want an object of tokens, got {str(found)[:40]}")
     return {_id(id): _added(entry, special=False) for id, entry in found.items()}
 
 
@@ -176,6 +176,8 @@ def _old(folder: Path, special: set[str]) -> dict[int, AddedToken]:
 
 def _id(value: object) -> int:
     number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10 else value
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MOST:
-        raise DataError(f"{TOKENIZER_CONFIG}: added token: want an id from 0 to {MOST - 1}, got {str(value)[:40]}")
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MAX_TOKENS:
+        raise DataError(
+            f"{TOKENIZER_CONFIG}: added token: want an id from 0 to {MAX_TOKENS - 1}, got {str(value)[:40]}"
+        )
     return number

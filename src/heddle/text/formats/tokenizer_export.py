@@ -27,7 +27,7 @@ def write_tokenizer(
     special, names = tokenizer.special_tokens, tokenizer.names()
     post_processor = _post_processor(special.text if sequence is None else sequence, names)
     files = {
-        folder / TOKENIZER: tokenizer.plain() | {"post_processor": post_processor},
+        folder / TOKENIZER: tokenizer.to_json() | {"post_processor": post_processor},
         folder / TOKENIZER_CONFIG: _config(special, names, limit, segments) | _unknown(tokenizer, names),
     }
     for path, data in files.items():

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from heddle.core import DataError
 from heddle.core.system import parse_json
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import MOST, TokenizerSpec, check_ids, check_merges, read_utf8, refuse_damaged
+from heddle.text.formats.imported import MAX_TOKENS, TokenizerSpec, check_ids, check_merges, read_utf8, refuse_damaged
 from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.tokenizers import TOKENIZER, check_expansion
 
@@ -30,8 +30,10 @@ def read_tokenizer_json(folder: Path, settings: TokenizerSettings) -> TokenizerS
         pipeline.no_padding()
         pipeline.no_truncation()
         known = pipeline.get_vocab(with_added_tokens=True)
-    if not known or max(known.values()) >= MOST:
-        raise DataError(f"{path}: want tokens with ids from 0 to {MOST - 1}, got {max(known.values(), default='none')}")
+    if not known or max(known.values()) >= MAX_TOKENS:
+        raise DataError(
+            f"{path}: want tokens with ids from 0 to {MAX_TOKENS - 1}, got {max(known.values(), default='none')}"
+        )
     for added in data.get("added_tokens") or []:
         if known.get(added["content"]) != added["id"]:
             raise DataError(f"{path}: added token {added['content'][:40]!r}: want id {known.get(added['content'])}")

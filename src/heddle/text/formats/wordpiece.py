@@ -6,7 +6,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heddle.core import DataError
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import MOST, TokenizerSpec, read_lines, refuse_damaged
+from heddle.text.formats.imported import MAX_TOKENS, TokenizerSpec, read_lines, refuse_damaged
 from heddle.text.formats.tokenizer_config import TokenizerSettings
 
 FILE = "vocab.txt"
@@ -21,8 +21,8 @@ def read_wordpiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec |
         return None
     settings.class_of(CLASSES, str(path), CLASSES[0])
     pieces = read_lines(path)
-    if not 0 < len(pieces) <= MOST:
-        raise DataError(f"{path}: want from 1 to {MOST} pieces, got {len(pieces)}")
+    if not 0 < len(pieces) <= MAX_TOKENS:
+        raise DataError(f"{path}: want from 1 to {MAX_TOKENS} pieces, got {len(pieces)}")
     vocab = {piece.rstrip(): id for id, piece in enumerate(pieces)}
     named = settings.named.get("unk_token")
     unknown = NAMES["unk_token"] if named is None else named.content

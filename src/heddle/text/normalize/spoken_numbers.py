@@ -20,7 +20,7 @@ ORDINALS = {
     "nine": "ninth",
     "twelve": "twelfth",
 }
-MOST = 18  # digits that are read as one number; longer strings are read digit by digit
+MAX_DIGITS = 18  # digits that are read as one number; longer strings are read digit by digit
 COINS = {"$": ("dollar", "cent"), "£": ("pound", "penny"), "€": ("euro", "cent")}
 PLURALS = {"penny": "pence"}
 ROMAN = {"M": 1000, "CM": 900, "D": 500, "CD": 400, "C": 100, "XC": 90, "L": 50, "XL": 40}
@@ -31,7 +31,7 @@ def cardinal(number: int) -> str:
     """Say how many: 42 is forty two."""
     if number < 0:
         return f"minus {cardinal(-number)}"
-    if number >= 10**MOST:
+    if number >= 10**MAX_DIGITS:
         return digits(str(number))
     if number < 100:
         return _below_hundred(number)
@@ -93,7 +93,7 @@ def _as_roman(number: int) -> str:
 
 # --- in a text --------------------------------------------------------------------------------------------------------
 
-COUNT = rf"\d{{1,3}}(?:,\d{{3}}){{1,5}}(?!,?\d)|\d{{1,{MOST}}}(?!\d)"
+COUNT = rf"\d{{1,3}}(?:,\d{{3}}){{1,5}}(?!,?\d)|\d{{1,{MAX_DIGITS}}}(?!\d)"
 RULES: list[tuple[re.Pattern[str], Callable[[re.Match[str]], str]]] = []
 
 
@@ -161,7 +161,7 @@ def _decade(found: re.Match[str]) -> str:
     return f"{before} {plural}".strip()
 
 
-@_rule(rf"(?<![\w.,/])(?:(\d{{1,{MOST}}})\s)?(\d{{1,3}})[/⁄](\d{{1,3}})(?![\w/⁄])")
+@_rule(rf"(?<![\w.,/])(?:(\d{{1,{MAX_DIGITS}}})\s)?(\d{{1,3}})[/⁄](\d{{1,3}})(?![\w/⁄])")
 def _fraction(found: re.Match[str]) -> str:
     """1/2 is one half, 2 3/4 two and three quarters."""
     top, bottom = int(found[2]), int(found[3])
@@ -188,7 +188,7 @@ def _year(found: re.Match[str]) -> str:
 def _count(found: re.Match[str]) -> str:
     """1,861 is one thousand eight hundred sixty one; 007 is read digit by digit."""
     bare = found[0].replace(",", "")
-    return digits(bare) if len(bare) > MOST or (len(bare) > 1 and bare[0] == "0") else cardinal(int(bare))
+    return digits(bare) if len(bare) > MAX_DIGITS or (len(bare) > 1 and bare[0] == "0") else cardinal(int(bare))
 
 
 def _int(text: str) -> int:

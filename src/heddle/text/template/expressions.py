@@ -61,7 +61,7 @@ def apply(run: Rendering, function: Function, node: nodes.Call | nodes.Filter | 
     if node.dyn_kwargs is not None:
         table = evaluate(run, node.dyn_kwargs)
         if not isinstance(table, dict):
-            raise TemplateError(f"want a table after **, got {kind(table)}")
+            raise TemplateError(f"want a mapping after **, got {kind(table)}")
         named |= {to_str(name): value for name, value in table.items()}
     return call(run, function, *first, *given, **named)
 

@@ -16,8 +16,8 @@ from heddle.text.template.tests import TESTS
 from heddle.text.template.values import UNDEFINED, Function, Generator, TemplateError, Undefined, Value, kind
 
 Filter = Callable[..., Value]
-MOST_DIGITS = 100  # characters of a number that is written as text
-WIDEST = 16  # spaces of indentation
+MAX_DIGITS = 100  # characters of a number that is written as text
+MAX_INDENT = 16  # spaces of indentation
 COMMON, KEY = MarkedText("common"), MarkedText("key")
 
 
@@ -57,7 +57,7 @@ def _replace(run: Rendering, value: Value, /, old: Value, new: Value, count: Val
 
 
 def _indent(run: Rendering, text: MarkedText, /, width: Value = 4, first: Value = False, blank: Value = False) -> Value:
-    spaces = width if isinstance(width, MarkedText) else MarkedText(" ") * min(WIDEST, to_int(width))
+    spaces = width if isinstance(width, MarkedText) else MarkedText(" ") * min(MAX_INDENT, to_int(width))
     start, *lines = splitlines(run, text + MarkedText("\n"))
     run.text(len(text) + len(spaces) * (len(lines) + 1))
     rest = [spaces + line if line or blank else line for line in lines]
@@ -76,10 +76,10 @@ def _to_json(
     """Write a value as json.dumps does."""
     copy = PlainCopy(run, True)
     data = copy.of(value)
-    spaces = to_str(indent)[:WIDEST] if isinstance(indent, MarkedText) else indent
-    width = None if spaces is None else spaces if isinstance(spaces, str) else min(WIDEST, to_int(spaces))
+    spaces = to_str(indent)[:MAX_INDENT] if isinstance(indent, MarkedText) else indent
+    width = None if spaces is None else spaces if isinstance(spaces, str) else min(MAX_INDENT, to_int(spaces))
     marks = None if separators is None else tuple(map(to_str, iterate(run, separators)))
-    around = sum(map(len, marks or ())) + (0 if width is None else WIDEST * (copy.depth + 1))
+    around = sum(map(len, marks or ())) + (0 if width is None else MAX_INDENT * (copy.depth + 1))
     run.text(copy.length + copy.items * around)
     try:
         text = json.dumps(
@@ -104,7 +104,7 @@ def _number(make: Callable[[float | str], float], otherwise: Value) -> Filter:
             raise value.fault()
         if not isinstance(value, int | float | MarkedText):
             return default
-        written = value.plain[:MOST_DIGITS] if isinstance(value, MarkedText) else value
+        written = value.plain[:MAX_DIGITS] if isinstance(value, MarkedText) else value
         for read in (make, lambda number: make(float(number))):  # "3.9" is no integer, but has one
             with suppress(ValueError, OverflowError):
                 return read(written)
@@ -121,7 +121,7 @@ def _round(
     method: Value = COMMON,
 ) -> Value:
     digits = to_int(precision)
-    if not isinstance(value, int | float) or not 0 <= digits <= MOST_DIGITS:
+    if not isinstance(value, int | float) or not 0 <= digits <= MAX_DIGITS:
         raise TemplateError(f"cannot round {kind(value)} to {digits} digits")
     if to_str(method) == "common":
         return round(value, digits)
@@ -141,7 +141,7 @@ def attribute_of(run: Rendering, value: Value, path: Value, default: Value = Non
     """Return what a dotted path leads to: `function.name`."""
     keys: list[Value] = [path] if isinstance(path, int) else [*MarkedText(to_str(path)).split(".")]
     for key in keys:
-        run.spend()
+        run.count_steps()
         digits = isinstance(key, MarkedText) and key.plain.isdigit()
         value = item_or_method(value, int(to_str(key)) if digits else key)
         if default is not None and isinstance(value, Undefined):
@@ -182,7 +182,7 @@ def _lazy(body: Callable[..., Iterator[Value]]) -> Filter:
 
 def _items(run: Rendering, value: Value, /) -> Iterator[Value]:
     if not isinstance(value, dict | Undefined):
-        raise TemplateError(f"want a table, got {kind(value)}")
+        raise TemplateError(f"want a mapping, got {kind(value)}")
     yield from value.items() if isinstance(value, dict) else ()
 
 
@@ -202,7 +202,7 @@ def _chosen(wanted: bool, by_attribute: bool) -> Filter:
             raise TemplateError("want the name of an attribute")
         test = given[1:] if by_attribute else given
         for one in iterate(run, value or []):
-            run.spend()
+            run.count_steps()
             found = attribute_of(run, one, given[0]) if by_attribute else one
             if test:
                 found = call(run, known(TESTS, to_str(test[0]), "test"), found, *test[1:], **named)
@@ -243,7 +243,7 @@ def _dictsort(
     run: Rendering, value: Value, /, case_sensitive: Value = False, by: Value = KEY, reverse: Value = False
 ) -> Value:
     if not isinstance(value, dict):
-        raise TemplateError(f"want a table, got {kind(value)}")
+        raise TemplateError(f"want a mapping, got {kind(value)}")
     position = ("key", "value").index(to_str(by))
     return ordered(run, iterate(run, value.items()), _sort_key(run, case_sensitive, position), bool(reverse))
 

@@ -11,7 +11,7 @@ from heddle.text.template.rendering import Rendering
 from heddle.text.template.values import Function, Namespace, TemplateError, Value
 
 DATE = re.compile(r"(?:[^%\x00]|%-?[a-zA-Z%])*")  # no widths: the C library would fill them with spaces
-LONGEST_DATE = 200
+MAX_DATE_CHARACTERS = 200
 
 
 def _range(run: Rendering, /, *bounds: Value) -> Value:
@@ -30,7 +30,7 @@ def _namespace(run: Rendering, /, *given: Value, **named: Value) -> Value:
 def _dict(run: Rendering, /, *given: Value, **named: Value) -> dict[Value, Value]:
     first = given[0] if given else {}
     if not isinstance(first, dict) or len(given) > 1:
-        raise TemplateError("want a table, or name=value")
+        raise TemplateError("want a mapping, or name=value")
     run.items(len(first) + len(named))
     return first | {MarkedText(name): value for name, value in named.items()}
 
@@ -41,7 +41,7 @@ def _raise(run: Rendering, /, message: Value) -> Value:
 
 def _strftime_now(run: Rendering, /, format: Value) -> Value:
     pattern = to_str(format)
-    if len(pattern) > LONGEST_DATE or not DATE.fullmatch(pattern):
+    if len(pattern) > MAX_DATE_CHARACTERS or not DATE.fullmatch(pattern):
         raise TemplateError(f"strftime_now cannot write {brief(pattern)}")
     assert isinstance(format, MarkedText)
     return derived(datetime.now().strftime(pattern), [format])

@@ -9,7 +9,7 @@ from heddle.text.template.rendering import Rendering
 from heddle.text.template.values import Function, TemplateError, Value
 
 Method = Callable[..., Value]
-MOST_CHARS = 256  # to strip at once: a longer set would be searched for every character
+MAX_STRIP_CHARACTERS = 256  # to strip at once: a longer set would be searched for every character
 FIELD = re.compile(r"(\{\{|\}\})|\{(\w*)\}|[{}]")
 
 
@@ -34,8 +34,8 @@ def stripped(left: bool, right: bool) -> Method:
 
     def strip(run: Rendering, text: MarkedText, /, chars: Value = None) -> Value:
         distinct = None if chars is None else "".join(dict.fromkeys(to_str(chars)))
-        if distinct is not None and len(distinct) > MOST_CHARS:
-            raise TemplateError(f"strips more than {MOST_CHARS} kinds of characters")
+        if distinct is not None and len(distinct) > MAX_STRIP_CHARACTERS:
+            raise TemplateError(f"strips more than {MAX_STRIP_CHARACTERS} kinds of characters")
         return text.strip(distinct, left, right)
 
     return strip
@@ -59,13 +59,13 @@ def splitlines(run: Rendering, text: MarkedText, /, keepends: Value = False) -> 
 
 def replace(run: Rendering, text: MarkedText, /, old: Value, new: Value, count: Value = -1) -> Value:
     """Replace each occurrence of one text by another."""
-    gone, put = to_str(old), to_text(run, new)
-    if not gone:
-        raise TemplateError("cannot replace nothing")
-    times = text.plain.count(gone)
+    pattern, put = to_str(old), to_text(run, new)
+    if not pattern:
+        raise TemplateError("empty pattern")
+    times = text.plain.count(pattern)
     run.items(times)
-    run.text(len(text) + times * max(0, len(put) - len(gone)))
-    return text.replace(gone, put, -1 if count is None else to_int(count))
+    run.text(len(text) + times * max(0, len(put) - len(pattern)))
+    return text.replace(pattern, put, -1 if count is None else to_int(count))
 
 
 def _removeprefix(run: Rendering, text: MarkedText, /, prefix: Value) -> Value:

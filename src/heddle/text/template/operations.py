@@ -6,10 +6,10 @@ from itertools import islice
 from typing import Any
 
 from heddle.text.template.marked import EMPTY, MarkedText
-from heddle.text.template.rendering import PACE, Rendering
+from heddle.text.template.rendering import CHARACTERS_PER_STEP, Rendering
 from heddle.text.template.values import Function, Generator, Namespace, TemplateError, Undefined, Value, kind
 
-LARGEST = 1 << 62  # integers that a template computes
+MAX_INTEGER = 1 << 62  # integers that a template computes
 Number = int | float  # bool is one too, as in Python
 View = KeysView | ItemsView | ValuesView  # type: ignore[type-arg]  # for isinstance
 Scalar = MarkedText | int | float | None
@@ -24,7 +24,7 @@ def iterate(run: Rendering, value: Value) -> list[Value]:
     if isinstance(value, Sized) and isinstance(value, Iterable):
         run.items(len(value))
         return list(value)
-    raise TemplateError(f"cannot go through {kind(value)}")
+    raise TemplateError(f"{kind(value)} is not iterable")
 
 
 # --- as plain Python data ---------------------------------------------------------------------------------------------
@@ -40,17 +40,17 @@ class PlainCopy:
     def of(self, value: Value, depth: int = 0) -> object:
         """Return the copy of one value."""
         self.items += 1
-        self.run.spend(1)
+        self.run.count_steps(1)
         if isinstance(value, MarkedText):
-            self.run.spend(len(value) // PACE)
+            self.run.count_steps(len(value) // CHARACTERS_PER_STEP)
             self.length += len(value)
             return value.plain
         if self.to_write and isinstance(value, Function | Generator | Namespace):
-            raise TemplateError(f"cannot write out {kind(value)}")
+            raise TemplateError(f"cannot convert {kind(value)} to text")
         if not isinstance(value, list | tuple | dict | View):
             return value
         self.depth = max(self.depth, depth)
-        with self.run.deeper():
+        with self.run.nested():
             if isinstance(value, dict):
                 return {self.of(key, depth + 1): self.of(item, depth + 1) for key, item in value.items()}
             copied = [self.of(item, depth + 1) for item in value]
@@ -127,7 +127,7 @@ def _arithmetic(name: str, apply: Callable[[Number, Number], Number], left: Valu
         if isinstance(side, Undefined):
             raise side.fault()
     if not isinstance(left, int | float) or not isinstance(right, int | float):
-        raise TemplateError(f"cannot work out {kind(left)} {name} {kind(right)}")
+        raise TemplateError(f"unsupported operand types: {kind(left)} {name} {kind(right)}")
     try:
         found = apply(left, right)
     except (ArithmeticError, ValueError):
@@ -139,7 +139,7 @@ def _arithmetic(name: str, apply: Callable[[Number, Number], Number], left: Valu
 
 def bounded(value: Number) -> Number:
     """Refuse an integer that no template needs."""
-    if isinstance(value, int) and abs(value) > LARGEST:
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
         raise TemplateError("computes numbers that are too large")
     return value
 
@@ -184,7 +184,7 @@ def _contains(run: Rendering, value: Value, among: Value) -> bool:
     if isinstance(among, MarkedText):
         if not isinstance(value, MarkedText):
             raise TemplateError(f"cannot look for {kind(value)} in text")
-        run.spend(1 + len(among) // PACE)
+        run.count_steps(1 + len(among) // CHARACTERS_PER_STEP)
         return value.plain in among.plain
     if isinstance(among, dict | range):
         return isinstance(value, Scalar) and value in among
@@ -240,9 +240,9 @@ def part(run: Rendering, value: Value, bounds: list[Value]) -> Value:
     if isinstance(value, Undefined):
         raise value.fault()
     if not isinstance(value, list | tuple | range | MarkedText):
-        raise TemplateError(f"cannot take a part of {kind(value)}")
+        raise TemplateError(f"{kind(value)} cannot be sliced")
     start, stop, step = (None if bound is None else to_int(bound) for bound in bounds)
     if step == 0:
-        raise TemplateError("cannot go by steps of 0")
-    run.spend(1 + len(value) // 64)
+        raise TemplateError("step must not be 0")
+    run.count_steps(1 + len(value) // 64)
     return value[slice(start, stop, step)]

@@ -13,15 +13,15 @@ from jinja2.parser import Parser
 
 from heddle.text.template.values import TemplateError
 
-LONGEST = 1 << 17  # characters of a template; the longest in use have about a fifth of it
-MOST = 1 << 14  # words of code in it; the longest in use have about a quarter of it
+MAX_CHARACTERS = 1 << 17  # characters of a template; the longest in use have about a fifth of it
+MAX_TOKENS = 1 << 14  # words of code in it; the longest in use have about a quarter of it
 GENERATION = "{% generation %}"  # the name of its filter, which no template can write
 
 
 def parse(source: str) -> list[nodes.Node]:
     """Parse a template into the statements of a syntax tree."""
-    if len(source) > LONGEST:
-        raise TemplateError(f"is longer than {LONGEST} characters")
+    if len(source) > MAX_CHARACTERS:
+        raise TemplateError(f"is longer than {MAX_CHARACTERS} characters")
     try:
         return Parser(_environment(), source).parse().body
     except TemplateSyntaxError as error:
@@ -58,6 +58,6 @@ class _WordLimit(Extension):
 
 def _limited(stream: Iterable[Token]) -> Iterator[Token]:
     for count, token in enumerate(stream):
-        if count > MOST:
-            raise TemplateError(f"has more than {MOST} words of code")
+        if count > MAX_TOKENS:
+            raise TemplateError(f"has more than {MAX_TOKENS} words of code")
         yield token

@@ -12,10 +12,10 @@ from jinja2 import nodes
 from heddle.text.template.marked import MarkedText
 from heddle.text.template.values import Function, TemplateError, Value
 
-OFTEN = 256  # steps between two checks of the clock
-PACE = 256  # characters that cost as much as one step
-NONSENSE = (TypeError, ValueError, ArithmeticError, LookupError)  # arguments too many, of a wrong name or kind
-DEEPEST = 100  # nested expressions and statements, including macros
+STEPS_PER_CLOCK_CHECK = 256  # steps between two checks of the clock
+CHARACTERS_PER_STEP = 256  # characters that cost as much as one step
+BAD_ARGUMENTS = (TypeError, ValueError, ArithmeticError, LookupError)  # arguments too many, of a wrong name or kind
+MAX_DEPTH = 100  # nested expressions and statements, including macros
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Rendering:
     def __init__(self, limits: Limits, scope: Scope) -> None:
         self.limits, self.scope = limits, scope
         self.out: list[MarkedText] = []
-        self._spent = self._depth = self._length = 0
-        self._look = OFTEN
+        self._steps = self._depth = self._length = 0
+        self._next_clock_check = STEPS_PER_CLOCK_CHECK
         self._deadline = time.thread_time() + limits.seconds
 
-    def spend(self, steps: int = 1) -> None:
+    def count_steps(self, steps: int = 1) -> None:
         """Count steps, and stop at the limit of steps or time."""
-        self._spent += steps
-        if self._spent > self.limits.steps:
+        self._steps += steps
+        if self._steps > self.limits.steps:
             raise TemplateError(f"takes more than {self.limits.steps} steps")
-        if self._spent >= self._look:
-            self._look = self._spent + OFTEN
+        if self._steps >= self._next_clock_check:
+            self._next_clock_check = self._steps + STEPS_PER_CLOCK_CHECK
             if time.thread_time() > self._deadline:
                 raise TemplateError(f"takes longer than {self.limits.seconds} s")
 
@@ -56,13 +56,13 @@ class Rendering:
         """Count a new text."""
         if length > self.limits.length:
             raise TemplateError(f"makes a text of more than {self.limits.length} characters")
-        self.spend(1 + length // PACE)
+        self.count_steps(1 + length // CHARACTERS_PER_STEP)
 
     def items(self, count: int) -> None:
         """Count a new list."""
         if count > self.limits.items:
             raise TemplateError(f"makes a list of more than {self.limits.items} items")
-        self.spend(1 + count // 16)
+        self.count_steps(1 + count // 16)
 
     def write(self, text: MarkedText) -> None:
         """Add to the output."""
@@ -74,21 +74,21 @@ class Rendering:
 
     def handle(self, handlers: Handlers, node: nodes.Node) -> Value:
         """Evaluate or execute one node of the syntax tree; an error inside gets its line."""
-        self.spend()
+        self.count_steps()
         try:
             if type(node) not in handlers:
                 raise TemplateError(f"no statement is called {type(node).__name__.lower()!r} here")
-            with self.deeper():
+            with self.nested():
                 return handlers[type(node)](self, node)
-        except (TemplateError, *NONSENSE) as error:
+        except (TemplateError, *BAD_ARGUMENTS) as error:
             fault = error if isinstance(error, TemplateError) else TemplateError("cannot be evaluated")
             fault.line = fault.line or node.lineno
             raise fault from None
 
-    def deeper(self) -> "Rendering":
+    def nested(self) -> "Rendering":
         """Enter one level of nesting, up to the limit; `with` leaves it again."""
-        if self._depth >= DEEPEST:
-            raise TemplateError(f"nests deeper than {DEEPEST} levels")
+        if self._depth >= MAX_DEPTH:
+            raise TemplateError(f"nests deeper than {MAX_DEPTH} levels")
         self._depth += 1
         return self
 
@@ -98,7 +98,7 @@ class Rendering:
         self._depth -= 1
 
     @contextmanager
-    def inside(self, outer: Scope, names: Mapping[str, Value] | None = None) -> Iterator[None]:
+    def in_scope(self, outer: Scope, names: Mapping[str, Value] | None = None) -> Iterator[None]:
         """Run in a new scope."""
         kept, self.scope = self.scope, outer.new_child(dict(names or {}))
         try:
@@ -110,7 +110,7 @@ class Rendering:
         """Return what is written in a new scope, instead of adding it to the output."""
         kept, length, self.out = self.out, self._length, []
         try:
-            with self.inside(outer):
+            with self.in_scope(outer):
                 write()
             self.text(sum(map(len, self.out)))
             return MarkedText("").join(self.out)
@@ -122,5 +122,5 @@ def call(run: Rendering, function: Function, /, *given: Value, **named: Value) -
     """Call a function; wrong arguments are an error of the template."""
     try:
         return function.body(run, *given, **named)
-    except NONSENSE:
+    except BAD_ARGUMENTS:
         raise TemplateError(f"{function.name} cannot take these arguments") from None

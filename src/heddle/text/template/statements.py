@@ -65,7 +65,7 @@ def _filter_block(run: Rendering, node: nodes.FilterBlock) -> None:
 
 def _with(run: Rendering, node: nodes.With) -> None:
     values = [evaluate(run, value) for value in node.values]
-    with run.inside(run.scope):
+    with run.in_scope(run.scope):
         for target, value in zip(node.targets, values, strict=True):
             assign(run, target, value)
         execute(run, node.body)
@@ -93,8 +93,8 @@ def _for(run: Rendering, node: nodes.For) -> None:
     if node.test is not None:
         items = [item for item in items if _wanted(run, node, node.test, item)]
     for at, item in enumerate(items):
-        run.spend()
-        with run.inside(run.scope, {"loop": loop_state(items, at)}):
+        run.count_steps()
+        with run.in_scope(run.scope, {"loop": loop_state(items, at)}):
             assign(run, node.target, item)
             try:
                 execute(run, node.body)
@@ -102,12 +102,12 @@ def _for(run: Rendering, node: nodes.For) -> None:
                 if control.ends_loop:
                     break
     if not items:
-        with run.inside(run.scope):
+        with run.in_scope(run.scope):
             execute(run, node.else_)
 
 
 def _wanted(run: Rendering, node: nodes.For, test: nodes.Node, item: Value) -> bool:
-    with run.inside(run.scope):
+    with run.in_scope(run.scope):
         assign(run, node.target, item)
         return bool(evaluate(run, test))
 

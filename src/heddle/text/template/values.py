@@ -11,8 +11,8 @@ from heddle.text.template.marked import TRUSTED, MarkedText
 # classes below; nothing else. The truth of a value is Python's.
 Value = object
 
-LARGEST = 1 << 1023  # integers from a caller: still representable as a float
-DEEPEST = 40  # levels of nesting in values from a caller; a message has three, a tool perhaps ten
+MAX_INTEGER = 1 << 1023  # integers from a caller: still representable as a float
+MAX_DEPTH = 40  # levels of nesting in values from a caller; a message has three, a tool perhaps ten
 
 
 class TemplateError(Exception):
@@ -124,9 +124,9 @@ def kind(value: Value) -> str:
 
 def value_of(data: object, marks: int = 0, depth: int = 0) -> Value:
     """Convert JSON data to a template's value; its texts are not trusted unless marked so."""
-    if depth > DEEPEST:
-        raise UsageError(f"chat: want at most {DEEPEST} levels of nesting in messages and tools")
-    if isinstance(data, int) and abs(data) > LARGEST:
+    if depth > MAX_DEPTH:
+        raise UsageError(f"chat: want at most {MAX_DEPTH} levels of nesting in messages and tools")
+    if isinstance(data, int) and abs(data) > MAX_INTEGER:
         raise UsageError("chat: want numbers of a few hundred digits at most in messages and tools")
     if data is None or isinstance(data, bool | int | float):
         return data
@@ -136,7 +136,7 @@ def value_of(data: object, marks: int = 0, depth: int = 0) -> Value:
         return [value_of(item, marks, depth + 1) for item in data]
     if isinstance(data, Mapping):
         return {value_of(key, marks, depth + 1): value_of(item, marks, depth + 1) for key, item in data.items()}
-    raise UsageError(f"chat: want texts, numbers, lists and tables in messages and tools, got {brief(data)}")
+    raise UsageError(f"chat: want texts, numbers, lists and mappings in messages and tools, got {brief(data)}")
 
 
 def trusted(data: object) -> Value:

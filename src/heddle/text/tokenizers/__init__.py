@@ -4,6 +4,7 @@ from heddle.text.tokenizers.algorithms import (
     BpeTokenizer,
     ByteTokenizer,
     CharacterTokenizer,
+    PretrainedTokenizer,
     TokenizerConfig,
     UnigramTokenizer,
     WordPieceTokenizer,
@@ -15,8 +16,8 @@ from heddle.text.tokenizers.special_tokens import SequenceTemplate, SpecialToken
 from heddle.text.tokenizers.streaming import TextStream
 from heddle.text.tokenizers.token_bytes import token_bytes_of, token_lengths
 from heddle.text.tokenizers.tokenizer import (
-    LARGEST,
     MASK,
+    MAX_BYTES,
     TOKENIZER,
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,

@@ -5,11 +5,12 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from pathlib import Path
+from typing import ClassVar, Literal, Self
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from heddle.core import Config, ConfigError, DataError, part, settings
+from heddle.core import Config, ConfigError, DataError, Positive, fields_of, part, replace, settings
 from heddle.core.system import parse_json
 from heddle.text.tokenizers.chunks import split_into_chunks
 from heddle.text.tokenizers.pretokenize import HEDDLE
@@ -39,14 +40,28 @@ class TokenizerConfig(Config):
     special: special tokens beyond `<|end|>`, such as `<|mask|>`; the vocabulary includes them.
     """
 
+    smallest: ClassVar[int] = 0  # vocabulary without special tokens
+
     special: tuple[str, ...] = ()
 
+    @property
+    def pretrained(self) -> str | None:
+        """Return where a trained tokenizer is; None: it is trained with the run."""
+        return None
+
+    def absolute(self) -> Self:
+        """Return the config with absolute paths."""
+        return self
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in self.special:
             if not SPECIAL.fullmatch(name) or name == END:
                 raise ConfigError("special", want="names such as <|mask|>, other than <|end|>", got=name)
         if len(set(self.special)) < len(self.special):
             raise ConfigError("special", want="each name once", got=list(self.special))
+        if (vocab := fields_of(self).get("vocab")) is not None:
+            self._text_vocab(vocab)
 
     @property
     def control_tokens(self) -> tuple[str, ...]:
@@ -64,10 +79,10 @@ class TokenizerConfig(Config):
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Return the library's pipeline, without special tokens."""
 
-    def _text_vocab(self, vocab: int, least: int) -> int:
-        """Return the size of the vocabulary without special tokens, which must be at least `least`."""
-        if vocab < least + len(self.control_tokens):
-            raise ConfigError("vocab", want=f"at least {least + len(self.control_tokens)}", got=vocab)
+    def _text_vocab(self, vocab: int) -> int:
+        """Return the size of the vocabulary without special tokens, which must not be too small."""
+        if vocab < self.smallest + len(self.control_tokens):
+            raise ConfigError("vocab", want=f"at least {self.smallest + len(self.control_tokens)}", got=vocab)
         return vocab - len(self.control_tokens)
 
     def _check_filled(self, found: int, size: int) -> None:
@@ -99,12 +114,14 @@ class CharacterTokenizer(TokenizerConfig):
     lowercase: whether text is put in lower case first.
     """
 
+    smallest: ClassVar[int] = 2
+
     vocab: int | None = None
     lowercase: bool = False
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Count characters; ties go by code point."""
-        size = None if self.vocab is None else self._text_vocab(self.vocab, 2)
+        size = None if self.vocab is None else self._text_vocab(self.vocab)
         normalizer = _lower(self.lowercase)
         ranked = _ranked(_count(texts, normalizer))
         if size is not None:
@@ -130,14 +147,16 @@ class WordTokenizer(TokenizerConfig):
     punctuation: whether punctuation marks are words of their own, or stay attached to words.
     """
 
+    smallest: ClassVar[int] = 2
+
     vocab: int | None = None
     lowercase: bool = False
-    least: int = 1
+    least: Positive = 1
     punctuation: Literal["apart", "attached"] = "apart"
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Count words; ties go by alphabet."""
-        size = None if self.vocab is None else self._text_vocab(self.vocab, 2)
+        size = None if self.vocab is None else self._text_vocab(self.vocab)
         pipeline = Pipeline(models.WordLevel(vocab={UNKNOWN: 0}, unk_token=UNKNOWN))
         pipeline.normalizer = _lower(self.lowercase)
         words = Regex(WORDS[self.punctuation])
@@ -166,13 +185,15 @@ class BpeTokenizer(TokenizerConfig):
     lowercase: whether text is put in lower case first, for metrics that ignore case.
     """
 
+    smallest: ClassVar[int] = 256
+
     vocab: int | None = None
-    least: int = 2
+    least: Positive = 2
     lowercase: bool = False
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Learn the merges; a pair seen fewer than `least` times is not merged."""
-        size = self._text_vocab(4096 if self.vocab is None else self.vocab, 256)
+        size = self._text_vocab(4096 if self.vocab is None else self.vocab)
         pipeline = _byte_level_pipeline(models.BPE())
         pipeline.normalizer = _lower(self.lowercase)
         trainer = trainers.BpeTrainer(
@@ -194,6 +215,8 @@ class WordPieceTokenizer(TokenizerConfig):
     lowercase: whether text is put in lower case first, without accents.
     """
 
+    smallest: ClassVar[int] = 8
+
     vocab: int = 8192
     lowercase: bool = True
 
@@ -203,7 +226,7 @@ class WordPieceTokenizer(TokenizerConfig):
         The library numbers letters inside words in random order and breaks ties by number, so the first pass finds the
         letters and the second is given them in order: the same texts give the same vocabulary.
         """
-        size = self._text_vocab(self.vocab, 8)
+        size = self._text_vocab(self.vocab)
         pipeline = Pipeline(models.WordPiece(vocab={UNKNOWN: 0}, unk_token=UNKNOWN))
         pipeline.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
         pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -225,11 +248,13 @@ class UnigramTokenizer(TokenizerConfig):
     vocab: how many tokens to learn.
     """
 
+    smallest: ClassVar[int] = 256
+
     vocab: int = 8192
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
-        """Learn pieces by expectation maximisation, from many down to `vocab`."""
-        size = self._text_vocab(self.vocab, 256)
+        """Learn pieces by expectation maximization, from many down to `vocab`."""
+        size = self._text_vocab(self.vocab)
         pipeline = _byte_level_pipeline(models.Unigram())
         trainer = trainers.UnigramTrainer(
             vocab_size=size, initial_alphabet=sorted(byte_symbols()), unk_token=None, show_progress=False
@@ -238,6 +263,35 @@ class UnigramTokenizer(TokenizerConfig):
         model = parse_json(pipeline.to_str())["model"]
         self._check_filled(len(model["vocab"]), size)
         return _with_model(pipeline, models.Unigram(_reproducible_scores(model["vocab"]), None, False))
+
+
+@part("pretrained")
+class PretrainedTokenizer(TokenizerConfig):
+    """A trained tokenizer: a file that `heddle tokenizer train` wrote, or that of a run, a folder or another model.
+
+    path: where it is: a file, a run, a folder with tokenizer files, or another model.
+    special: nothing; a trained tokenizer has its special tokens.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        if self.special:
+            raise ConfigError("special", want="nothing, because a trained tokenizer has its own", got=self.special[0])
+
+    @property
+    def pretrained(self) -> str:
+        """Return where it is."""
+        return self.path
+
+    def absolute(self) -> Self:
+        """Return the config with an absolute path, so that it means the same file in any working folder."""
+        here = Path(self.path).expanduser()
+        return replace(self, path=str(here.absolute())) if here.exists() else self
+
+    def learn(self, texts: Iterator[str]) -> Pipeline:
+        """Refuse to train it again."""
+        raise ConfigError("kind", want="one to train, such as bpe", got=self.kind)
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[str]:

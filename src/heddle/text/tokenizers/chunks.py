@@ -9,16 +9,16 @@ import tokenizers
 from heddle.core.system import parse_json
 from heddle.text.tokenizers.pretokenize import SPLITS_BEFORE_SPACES
 
-LONGEST = 1 << 13  # characters; long words take more than linear time, and chunks run in parallel
+MAX_CHARACTERS = 1 << 13  # characters; long words take more than linear time, and chunks run in parallel
 # Where a text may be split. words: before the whitespace after a word, or anywhere if there is none. spaces: only
 # before a space that follows a plain character. nowhere: a text is one chunk.
 ChunkBoundaries = Literal["words", "spaces", "nowhere"]
 METASPACE = "\u2581"  # SentencePiece's mark for a space
-ACROSS = re.compile(f"[^{METASPACE}]{METASPACE}")  # a token that spans two words
+SPANS_TWO_WORDS = re.compile(f"[^{METASPACE}]{METASPACE}")  # a token that spans two words
 GAP = re.compile(r"\S ")
 
 
-def split_into_chunks(text: str, boundaries: ChunkBoundaries = "words", longest: int = LONGEST) -> Iterator[str]:
+def split_into_chunks(text: str, boundaries: ChunkBoundaries = "words", longest: int = MAX_CHARACTERS) -> Iterator[str]:
     """Split a text into chunks of about `longest` characters.
 
     Every caller (one text, many texts, training, preparing a corpus) uses this, so their tokens agree.
@@ -133,4 +133,4 @@ def _no_merge_crosses_words(pipeline: tokenizers.Tokenizer) -> bool:
     """Tell whether no merge spans two words, so that each word is encoded by itself."""
     vocab = pipeline.get_vocab(with_added_tokens=False)
     bpe = isinstance(pipeline.model, tokenizers.models.BPE)
-    return bpe and METASPACE in vocab and not any(ACROSS.search(name) for name in vocab)
+    return bpe and METASPACE in vocab and not any(SPANS_TWO_WORDS.search(name) for name in vocab)

@@ -7,10 +7,10 @@ from typing import final
 from heddle.text.tokenizers.token_bytes import BYTE, decodes_locally, uses_byte_fallback
 from heddle.text.tokenizers.tokenizer import Tokenizer
 
-BROKEN = "\ufffd"  # decoded for bytes that are not, or not yet, a character
+REPLACEMENT_CHARACTER = "\ufffd"  # decoded for bytes that are not, or not yet, a character
 CHARACTER = 4  # bytes at most
 WINDOW = 32  # ids decoded at once: the text of a token can depend on those before
-UNSURE = 40  # last characters that later ids may change, where decoding cleans up spaces
+UNSTABLE_CHARACTERS = 40  # last characters that later ids may change, where decoding cleans up spaces
 
 
 @final
@@ -46,8 +46,8 @@ class TextStream:
             return ""  # a run of bytes is valid or invalid as a whole
         text = self._tokenizer.decode(self._ids)
         if not self._in_place:
-            return self._until_stop(self._advance(text[:-UNSURE]))
-        whole = not text.endswith(BROKEN)
+            return self._until_stop(self._advance(text[:-UNSTABLE_CHARACTERS]))
+        whole = not text.endswith(REPLACEMENT_CHARACTER)
         chunk = self._advance(text if whole else text[:-1])
         if len(self._ids) > WINDOW:
             self._shorten(text, whole)

@@ -17,7 +17,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from heddle.core import DataError, UsageError, first_line, hint
+from heddle.core import DataError, UsageError, brief, first_line, hint
 from heddle.core.system import parse_json, parse_table, read_text, write_json
 from heddle.text.tokenizers.chunks import METASPACE, ChunkBoundaries, chunk_boundaries, split_into_chunks
 from heddle.text.tokenizers.special_tokens import (
@@ -31,7 +31,7 @@ END = "<|end|>"  # begins and ends every document
 MASK = "<|mask|>"  # replaces a token to be predicted
 UNKNOWN = "\ufffd"  # the unknown token of tokenizers without bytes: Unicode's replacement character
 UNIGRAM_UNKNOWN = "<unk>"  # usual for unigram models; the library does not tell which it is
-LARGEST = 1 << 28  # bytes of a tokenizer file; a quarter of a million tokens take a tenth of it
+MAX_BYTES = 1 << 28  # bytes of a tokenizer file; a quarter of a million tokens take a tenth of it
 TOKENIZER = "tokenizer.json"  # in a run's folder, or a Hugging Face folder
 TARGET = "tokenizer_target.json"  # beside it: the tokenizer of target texts, if it differs
 TOKENIZER_CONFIG = "tokenizer_config.json"  # beside it: special tokens and other settings
@@ -79,6 +79,8 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text, without special tokens."""
         ids: list[int] = []
+        if not isinstance(text, str):  # callers may have no type checker
+            raise UsageError(f"encode: want a text, got {brief(text)}")
         with catch_panics([text]):
             if self._is_plain_bytes:
                 return list(text.encode())
@@ -86,11 +88,11 @@ class Tokenizer:
                 ids += self._pipeline.encode(chunk, add_special_tokens=False).ids
         return ids
 
-    def opened(self, text: str) -> list[int]:
+    def encode_prompt(self, text: str) -> list[int]:
         """Return the ids of a prompt: a text that begins a document, for a language model to continue."""
         return [*self.special_tokens.text.before, *self.encode(text)]
 
-    def whole(self, text: str) -> list[int]:
+    def encode_with_special_tokens(self, text: str) -> list[int]:
         """Return the ids of a text for an encoder, with its special tokens."""
         return self.special_tokens.text.apply(self.encode(text))
 
@@ -169,18 +171,18 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Save the tokenizer in the library's format, with a config of its special tokens if it was imported."""
-        write_json(path, self.plain())
+        write_json(path, self.to_json())
         if self.for_target is not self:
-            write_json(path.with_name(TARGET), self.for_target.plain())
-        if self.papers():
-            write_json(path.with_name(TOKENIZER_CONFIG), self.papers())
+            write_json(path.with_name(TARGET), self.for_target.to_json())
+        if self.special_tokens_config():
+            write_json(path.with_name(TOKENIZER_CONFIG), self.special_tokens_config())
 
-    def plain(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the tokenizer in the library's format, as JSON data."""
         return dict(parse_json(self._pipeline.to_str()))
 
-    def papers(self) -> dict[str, object]:
-        """Return the config of special tokens to save beside the tokenizer; empty for one of Heddle's."""
+    def special_tokens_config(self) -> dict[str, object]:
+        """Return the config of special tokens to save next to the tokenizer; empty for one of Heddle's."""
         ours = END in self.special and self.special_tokens == _heddle_special_tokens(self.special, self.special)
         return {} if ours else {SPECIAL_TOKENS_KEY: special_tokens_to_json(self.special_tokens)}
 
@@ -196,19 +198,19 @@ def _fingerprinted(tokens: SpecialTokens) -> str:
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Load a saved tokenizer; refuse anything else in one line."""
-    texts = {TOKENIZER: read_text(path, LARGEST)}
-    for beside in (path.with_name(name) for name in (TARGET, TOKENIZER_CONFIG)):
-        if beside.is_file():
-            texts[beside.name] = read_text(beside, LARGEST)
+    texts = {TOKENIZER: read_text(path, MAX_BYTES)}
+    for config_path in (path.with_name(name) for name in (TARGET, TOKENIZER_CONFIG)):
+        if config_path.is_file():
+            texts[config_path.name] = read_text(config_path, MAX_BYTES)
     return parse_tokenizer(texts, path)
 
 
 def parse_tokenizer(texts: Mapping[str, str], path: Path) -> Tokenizer:
     """Return the tokenizer in the texts of its files; `path` is where its own is, for messages."""
-    beside, target = path.with_name(TOKENIZER_CONFIG), path.with_name(TARGET)
-    config = parse_table(texts[TOKENIZER_CONFIG], str(beside)) if TOKENIZER_CONFIG in texts else {}
+    config_path, target = path.with_name(TOKENIZER_CONFIG), path.with_name(TARGET)
+    config = parse_table(texts[TOKENIZER_CONFIG], str(config_path)) if TOKENIZER_CONFIG in texts else {}
     found = config.get(SPECIAL_TOKENS_KEY)
-    special = None if found is None else special_tokens_from_json(found, str(beside))
+    special = None if found is None else special_tokens_from_json(found, str(config_path))
     try:
         with catch_panics([]):
             other = _pipeline(texts[TARGET], target) if TARGET in texts else None
@@ -294,8 +296,10 @@ def catch_panics(texts: Sequence[str]) -> Iterator[None]:
     """Turn the library's panics, and its errors about lone surrogates, into errors of one line."""
     try:
         yield
-    except (TypeError, UnicodeEncodeError):
+    except (TypeError, AttributeError, UnicodeEncodeError):
         for text in texts:
+            if not isinstance(text, str):
+                raise UsageError(f"encode: want texts, got {brief(text)} among them") from None
             refuse_surrogates(text)
         raise
     except BaseException as error:

@@ -20,6 +20,8 @@ class Save(Callback):
         self._started: tuple[int, str] | None = None  # the step and name of a save that may still be under way
 
     def before_fit(self, trainer: Trainer) -> None:
+        if trainer.frozen is not None and trainer.take_step.processes.is_main:
+            trainer.frozen.source.keep_for(trainer.folder)
         if trainer.metric is not None:  # a validation was repeated: the checkpoint of this step is to hold it
             self._save(trainer)
 
@@ -38,7 +40,7 @@ class Save(Callback):
         trainer.saved = trainer.step
 
     def _finish(self) -> None:
-        """Wait for the save, and tell of it in the metrics, so that missing checkpoints are noticed."""
+        """Wait for the save and record it in the metrics, so that missing checkpoints are noticed."""
         self.store.wait()
         if self._started is not None and self.metrics is not None:
             step, name = self._started
@@ -50,7 +52,7 @@ class Save(Callback):
         if self.average_last < 2:
             return snapshot
         entries = [e for e in self.store.list() if e.step < snapshot.step][1 - self.average_last :]
-        good = [checkpoint for entry in entries if (checkpoint := _whole(entry.path)) is not None]
+        good = [checkpoint for entry in entries if (checkpoint := _open_checkpoint(entry.path)) is not None]
         if not good:
             return snapshot
         earlier, share = average_checkpoints(good), 1 / (len(good) + 1)
@@ -61,7 +63,7 @@ class Save(Callback):
         self._finish()
 
 
-def _whole(path: Path) -> Checkpoint | None:
+def _open_checkpoint(path: Path) -> Checkpoint | None:
     """Open a checkpoint for averaging; a damaged one is left out with a warning."""
     try:
         return open_checkpoint(path)

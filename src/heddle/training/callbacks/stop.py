@@ -15,21 +15,21 @@ class Diverged(HeddleError):
 
 
 class StopOnDivergence(Callback):
-    """Ends the run after `in_a_row` skipped steps in a row, without a checkpoint of them.
+    """Ends the run after this many skipped steps in a row, without a checkpoint of them.
 
     On a GPU the count is read one step late, so that nothing waits.
     """
 
-    def __init__(self, in_a_row: int) -> None:
-        self.in_a_row = in_a_row
+    def __init__(self, max_consecutive: int) -> None:
+        self.max_consecutive = max_consecutive
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
         guard = trainer.take_step.guard
-        if guard.consecutive_bad() >= self.in_a_row:
+        if guard.consecutive_bad() >= self.max_consecutive:
             raise Diverged(
-                f"{self.in_a_row} bad steps in a row at step {trainer.step} "
+                f"{self.max_consecutive} bad steps in a row at step {trainer.step} "
                 f"(loss {float(report.loss):.4g}, gradient norm {float(report.norm):.4g}): "
-                "lower the learning rate or look at the data; checkpoints are whole"
+                "lower the learning rate or look at the data; the checkpoints are intact"
             )
 
 
@@ -43,12 +43,12 @@ class EarlyStopping(Callback):
         self.best: float | None = None
 
     def before_fit(self, trainer: Trainer) -> None:
-        self._look(trainer)
+        self._check(trainer)
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
-        self._look(trainer)
+        self._check(trainer)
 
-    def _look(self, trainer: Trainer) -> None:
+    def _check(self, trainer: Trainer) -> None:
         if trainer.metric is None:
             return
         fell = self.best is None or trainer.metric < self.best

@@ -57,7 +57,9 @@ class HeldOutRows:
             model.train(was_training)
         total, tokens = processes.all_reduce(sums).sum(0).tolist()  # each group has one process; the others add 0
         if not tokens:
-            raise DataError(f"validation_rows: none of the targets in {self.rows} rows counts; measure more rows")
+            raise DataError(
+                f"validation_rows: the {self.rows} rows have no target with a loss weight; measure more rows"
+            )
         return float(total / tokens)
 
     def _groups(self, world: int) -> list[tuple[int, range]]:
@@ -155,26 +157,26 @@ class StartAveraging(Callback):
     def __init__(self, average: WeightAverage, patience: int) -> None:
         self.average, self.patience = average, patience
         self.losses: list[float] = []
-        self.begun: float | None = None  # after how many good steps
+        self.started_at: float | None = None  # after how many good steps
 
     def before_fit(self, trainer: Trainer) -> None:
-        self._look(trainer)  # a validation that a signal had cut short may have been repeated
+        self._check(trainer)  # a validation that a signal had cut short may have been repeated
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
-        self._look(trainer)
+        self._check(trainer)
 
-    def _look(self, trainer: Trainer) -> None:
-        if trainer.metric is None or self.begun is not None:
+    def _check(self, trainer: Trainer) -> None:
+        if trainer.metric is None or self.started_at is not None:
             return
         if trainer.metric > min(self.losses[: -self.patience], default=float("inf")):
-            self.begun = float(trainer.take_step.guard.good)
-            self.average.begin_after(self.begun)
+            self.started_at = float(trainer.take_step.guard.good)
+            self.average.begin_after(self.started_at)
         self.losses.append(trainer.metric)
 
     def state(self) -> dict[str, Any]:
-        return {"losses": self.losses, "begun": self.begun}
+        return {"losses": self.losses, "begun": self.started_at}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self.losses, self.begun = list(state["losses"]), state["begun"]
-        if self.begun is not None:
-            self.average.begin_after(self.begun)
+        self.losses, self.started_at = list(state["losses"]), state["begun"]
+        if self.started_at is not None:
+            self.average.begin_after(self.started_at)

@@ -18,7 +18,7 @@ from heddle.nn.stack import Block
 ActivationCheckpointing = Literal["none", "selective", "full"]
 
 aten = torch.ops.aten
-KEPT = {
+SAVED = {
     aten.mm.default,
     aten.addmm.default,
     aten.bmm.default,
@@ -33,7 +33,7 @@ KEPT = {
 
 
 def _policy(_ctx: Any, operator: Any, *_args: Any, **_more: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if operator in SAVED else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def checkpoint_activations(model: nn.Module, mode: ActivationCheckpointing) -> None:
@@ -46,11 +46,11 @@ def checkpoint_activations(model: nn.Module, mode: ActivationCheckpointing) -> N
     for module in model.modules():
         if isinstance(module, Block):
             kept = mode == "selective" and any(isinstance(inner, Recurrent) for inner in module.modules())
-            module.recompute = None if kept else AGAIN[mode]
+            module.recompute = None if kept else RECOMPUTED[mode]
 
 
 _blocks = partial(checkpoint, use_reentrant=False)
-AGAIN = {
+RECOMPUTED = {
     "none": None,
     "full": _blocks,
     "selective": partial(_blocks, context_fn=partial(create_selective_checkpoint_contexts, _policy)),

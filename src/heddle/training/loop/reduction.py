@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from heddle.core import ConfigError
 
-LONGEST = 4096  # bytes of a text sent to all processes: a path
-PATIENCE = timedelta(hours=12)
+MAX_TEXT_BYTES = 4096  # bytes of a text sent to all processes: a path
+PROCESS_GROUP_TIMEOUT = timedelta(hours=12)
 Reduction = Literal["fast", "deterministic"]
 Values = list[Tensor]  # the loss of some micro-batches, and the gradients
 
@@ -43,9 +43,9 @@ class ProcessGroup:
             return cls()
         cuda = torch.cuda.is_available() and device != "cpu"
         if cuda and device not in ("auto", "cuda"):
-            raise ConfigError("hardware.device", want="auto, for each process takes a GPU of its own", got=device)
+            raise ConfigError("hardware.device", want="auto, because each process takes its own GPU", got=device)
         # counts and texts go by gloo on the CPU, so that no step waits for the GPU; a first run may prepare for hours
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PROCESS_GROUP_TIMEOUT)
         processes = cls(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
         if cuda:
             torch.cuda.set_device(processes.local)
@@ -69,7 +69,7 @@ class ProcessGroup:
         """Return the main process's text, on all processes."""
         if self.world == 1:
             return text
-        data = torch.zeros(LONGEST, dtype=torch.uint8)
+        data = torch.zeros(MAX_TEXT_BYTES, dtype=torch.uint8)
         if self.is_main:
             raw = text.encode()
             data[: len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)
@@ -112,16 +112,16 @@ class PairwiseSum:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, Values]] = []  # how many went in, and their sum; ever fewer
+        self._waiting: list[tuple[int, Values]] = []  # (count, sum) of finished subtrees, counts decreasing
 
     def add(self, values: Values) -> None:
-        """Take what comes next in the order."""
+        """Add the next summand."""
         self._waiting.append((1, values))
         while len(self._waiting) > 1 and self._waiting[-1][0] == self._waiting[-2][0]:
             self._join()
 
     def total(self) -> Values:
-        """Return the sum of all, and forget them."""
+        """Return the sum of all, and start again from none."""
         while len(self._waiting) > 1:
             self._join()
         return self._waiting.pop()[1]
@@ -140,11 +140,11 @@ class GradientAccumulation(ABC):
 
     @abstractmethod
     def weight(self, processes: ProcessGroup) -> int:
-        """Return the factor of a loss by which gradients become the sum over all processes."""
+        """Return the loss scale: DDP averages over ranks, the world size undoes that; `Step` divides by all tokens."""
 
     @abstractmethod
     def begin(self, device: torch.device) -> None:
-        """Begin a step with nothing."""
+        """Reset for a new step."""
 
     @abstractmethod
     def add(self, loss: Tensor) -> None:

@@ -25,21 +25,23 @@ from heddle.training.loop.reduction import (
 from heddle.training.optimizers import Optimizers, WeightAverage, global_norm
 
 UPDATE = "optimizer"  # what a profile calls the update
-LEAST = 1e-6  # added to a gradient's norm, which may be zero
+EPS = 1e-6  # added to a gradient's norm, which may be zero
 
 
 @settings
 class GuardConfig(Config):
-    """When a step is skipped, and when skipping must end the run.
+    """Which steps are skipped, and when the run ends as diverged.
 
-    spike: a step is skipped whose gradient norm is so many times the running mean.
+    spike: a step is skipped if its gradient norm exceeds this multiple of the running mean.
     patience: good steps before a spike can be detected.
-    in_a_row: bad steps in a row that stop the run, as diverged.
+    max_consecutive: bad steps in a row that stop the run, as diverged.
     """
+
+    old_fields = {"in_a_row": "max_consecutive"}
 
     spike: Annotated[float, within("at least 1", lambda spike: spike >= 1)] = 20.0
     patience: Positive = 20
-    in_a_row: Positive = 5
+    max_consecutive: Positive = 5
 
 
 @dataclass
@@ -50,35 +52,35 @@ class Guard:
     mean: Tensor
     good: Tensor
     skipped: Tensor
-    row: Tensor  # bad steps in a row
-    late: tuple[torch.cuda.Event, Tensor] | None = None  # the count of the step before, on its way from the GPU
+    consecutive: Tensor  # bad steps in a row, up to now
+    pending_count: tuple[torch.cuda.Event, Tensor] | None = None  # pending copy of the previous step's
 
     @classmethod
     def start(cls, config: GuardConfig, device: torch.device) -> "Guard":
-        """Begin with nothing seen."""
-        mean, good, skipped, row = (torch.zeros((), device=device) for _ in range(4))
-        return cls(config, mean, good, skipped, row)
+        """Return a guard that has seen no step."""
+        mean, good, skipped, consecutive = (torch.zeros((), device=device) for _ in range(4))
+        return cls(config, mean, good, skipped, consecutive)
 
     def check(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Return whether the step is bad, and remember it."""
+        """Return whether the step is bad, and count it."""
         enough = self.good >= self.config.patience
         spike = enough & (norm > self.config.spike * self.mean)
         bad = ~torch.isfinite(loss) | ~torch.isfinite(norm) | spike
-        keep = (self.good / (self.good + 1)).clamp(max=0.98)  # a plain mean at first, or the first norm would rule long
+        keep = (self.good / (self.good + 1)).clamp(max=0.98)  # at first a plain mean: the first norm must not dominate
         self.mean = torch.where(bad, self.mean, keep * self.mean + (1 - keep) * norm)
         self.good = self.good + ~bad
         self.skipped = self.skipped + bad
-        self.row = torch.where(bad, self.row + 1, 0)
+        self.consecutive = torch.where(bad, self.consecutive + 1, 0)
         return bad
 
     def consecutive_bad(self) -> int:
         """Return the bad steps in a row; on a GPU those of the step before, so that nothing waits for this one."""
-        if not self.row.is_cuda:
-            return int(self.row)
-        before, arrived = self.late, torch.cuda.Event()
-        buffer = torch.empty((), pin_memory=True).copy_(self.row, non_blocking=True)
+        if not self.consecutive.is_cuda:
+            return int(self.consecutive)
+        before, arrived = self.pending_count, torch.cuda.Event()
+        buffer = torch.empty((), pin_memory=True).copy_(self.consecutive, non_blocking=True)
         arrived.record()
-        self.late = (arrived, buffer)
+        self.pending_count = (arrived, buffer)
         if before is None:
             return 0
         before[0].synchronize()
@@ -86,13 +88,14 @@ class Guard:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what a checkpoint must hold."""
-        return {"mean": self.mean, "good": self.good, "skipped": self.skipped, "row": self.row}
+        return {"mean": self.mean, "good": self.good, "skipped": self.skipped, "consecutive": self.consecutive}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from `tensors()`."""
+        """Restore from `tensors()`."""
         device = self.mean.device
         self.mean, self.good = tensors["mean"].to(device), tensors["good"].to(device)
-        self.skipped, self.row = tensors["skipped"].to(device), tensors["row"].to(device)
+        self.skipped = tensors["skipped"].to(device)
+        self.consecutive = tensors["row" if "row" in tensors else "consecutive"].to(device)  # row: until format 3
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ class ModelWithLoss(nn.Module):
 class Step:
     """All that one optimizer step needs, built once."""
 
-    losses: nn.Module  # `ModelWithLoss`, perhaps compiled, perhaps wrapped in DDP
+    losses: nn.Module  # `ModelWithLoss`, possibly compiled and wrapped in DDP
     model: Model
     optimizers: Optimizers
     guard: Guard
@@ -134,10 +137,8 @@ class Step:
     carried: list[State | None]  # one for each micro-batch: the state of its streams
     recover: Callable[[Exception], bool] | None = None  # called on an error; True: try the first micro-batch again
     scheduled: Tensor | None = None  # what the objective schedules over training
-    metrics: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  # of the last micro-batch, then the mean over the step's
-    before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)  # of one micro-batch, then their mean over the step
+    before: list[State | None] = field(default_factory=list)  # states before this step, to restore if it is skipped
     accumulation: GradientAccumulation = field(default_factory=FastAccumulation)  # sums micro-batches
 
     def __post_init__(self) -> None:
@@ -171,14 +172,14 @@ class Step:
 
     def _accumulate(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
         """Add a micro-batch's gradients to the weights'; try once more where `recover` can handle the error."""
-        had = self.carried[index]
+        state_before = self.carried[index]
         try:
             return self._forward_backward(piece, index, seed, weight)
         except Exception as error:
             if index or self.recover is None or not self.recover(error):
                 raise
         self.optimizers.zero_grad()
-        self.carried[index] = had  # forward may have changed it
+        self.carried[index] = state_before  # forward may have changed it
         return self._forward_backward(piece, index, seed, weight)
 
     def _forward_backward(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
@@ -189,8 +190,8 @@ class Step:
 
     def _forward(self, piece: Batch, index: int) -> Tensor:
         if piece.fresh is not None:
-            begun = self.carried[index] or State.empty(len(piece), 1, piece.inputs.device)
-            self.before[index] = begun.reset(piece.fresh)
+            initial_state = self.carried[index] or State.empty(len(piece), 1, piece.inputs.device)
+            self.before[index] = initial_state.reset(piece.fresh)
         loss: Loss = self.losses(piece, self.before[index], self.scheduled)
         if piece.fresh is not None:
             self.carried[index] = None if loss.carried is None else loss.carried.detach()
@@ -209,7 +210,7 @@ class Step:
     def _update(self, loss: Tensor, tokens: int) -> Report:
         norm = global_norm(self.parameters)
         bad = self.guard.check(loss, norm)
-        self.optimizers.step(bad, None if self.clip is None else ((norm + LEAST) / self.clip).clamp(min=1))
+        self.optimizers.step(bad, None if self.clip is None else ((norm + EPS) / self.clip).clamp(min=1))
         self.optimizers.zero_grad()
         if any(self.before):
             self.carried = [_revert_if_bad(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]

@@ -4,10 +4,12 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 
+from heddle.checkpoints import BASE, FrozenWeights
 from heddle.checkpoints.store import Checkpoint, Snapshot
 from heddle.core import ConfigError, EnvironmentFault
 from heddle.core.system import Hardware
@@ -62,6 +64,7 @@ class Trainer:
     texts: Mapping[str, str]  # small files that every checkpoint carries
     data: list[str]  # fingerprints of what it is trained on
     held_out: str | None = None  # checksum of the text that is held out
+    frozen: FrozenWeights | None = None  # what checkpoints leave out
     callbacks: list[Callback] = field(default_factory=list)
     step: int = 0
     saved: int = 0  # the step of the last checkpoint
@@ -77,12 +80,12 @@ class Trainer:
             for callback in self.callbacks:
                 callback.before_fit(self)
                 leaving.callback(callback.after_fit, self)
-            with self._memory_named():
+            with self._report_out_of_memory():
                 self._loop()
 
     def _loop(self) -> None:
         for batch in self._batches():
-            report = self._one(batch)
+            report = self._train_step(batch)
             self.step += 1
             self.stop_on_signal()
             for callback in self.callbacks:
@@ -100,28 +103,28 @@ class Trainer:
         while self.step < self.steps:
             yield next(batches)
 
-    def _one(self, batch: Batch) -> Report:
-        tokens = self._agree(batch.tokens)
+    def _train_step(self, batch: Batch) -> Report:
+        tokens = self._sum_tokens_and_stops(batch.tokens)
         self.metric = None
         self.take_step.optimizers.set_learning_rate(self.schedule.factor(self.step, self.steps))
         self.take_step.set_scheduled(self.objective.scheduled_value(self.step, self.steps))
         return self.take_step(batch.to(self.hardware.device), self.step, max(1, tokens))
 
-    def _agree(self, tokens: int) -> int:
+    def _sum_tokens_and_stops(self, tokens: int) -> int:
         """Add up the tokens of all processes; where one has a reason to stop, all stop after this step."""
         processes, caught = self.take_step.processes, self.signals.caught
         counts = torch.tensor([tokens, *(caught is s for s in CODES), self.stop_request is not None], dtype=torch.int64)
-        total, *caught_by, late = processes.all_reduce(counts).tolist()
+        total, *caught_by, stop_requests = processes.all_reduce(counts).tolist()
         for which, count in zip(CODES, caught_by, strict=True):
             if count:
                 self.signals.relay(which)
                 self.stop = self.stop or f"signal {self.signals.name}"
-        if late:
-            self.stop = self.stop or self.stop_request or "another process had a reason"
+        if stop_requests:
+            self.stop = self.stop or self.stop_request or "another process saved_rows a reason"
         return int(total)
 
     @contextlib.contextmanager
-    def _memory_named(self) -> Iterator[None]:
+    def _report_out_of_memory(self) -> Iterator[None]:
         try:
             yield
         except (MemoryError, RuntimeError) as error:
@@ -131,21 +134,22 @@ class Trainer:
             raise EnvironmentFault(
                 f"out of memory at step {self.step} with {rows} rows at once: set training.micro_batch below {rows} "
                 "(and hardware.compile=on where it is graphs), "
-                f"or a smaller model; the checkpoints in {self.folder} are whole"
+                f"or a smaller model; the checkpoints in {self.folder} are intact"
             ) from error
 
     def snapshot(self) -> Snapshot:
         """Return everything that is needed to resume exactly here; all processes must call it together."""
         step = self.take_step
+        stored = (lambda weights: weights) if self.frozen is None else self.frozen.without
         tensors: dict[str, Mapping[str, torch.Tensor]] = {
-            "model": self.model.weights(),
+            "model": stored(self.model.weights()),
             "optimizer": step.optimizers.tensors(),
             "guard": step.guard.tensors(),
         }
         if step.average is not None:
-            tensors["average"] = step.average.weights
+            tensors["average"] = stored(step.average.weights)
         if any(step.carried):
-            tensors["carried"] = _flat(step.carried, step.processes)
+            tensors["carried"] = _flatten_states(step.carried, step.processes)
         state = {
             "step": self.step,
             "rows": self.loader.consumed,
@@ -153,19 +157,21 @@ class Trainer:
             "held_out": self.held_out,
             "callbacks": {c.saved_as: c.state() for c in self.callbacks if c.saved_as},
         }
+        if self.frozen is not None:
+            state[BASE] = self.frozen.reference.to_state()
         return Snapshot(self.step, tensors, state, self.texts, self.metric)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Resume from a checkpoint."""
+    def restore(self, checkpoint: Checkpoint, frozen: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
+        """Resume from a checkpoint, with the frozen weights that it leaves out."""
         step = self.take_step
-        self.model.load_weights(checkpoint.tensors("model"))
+        self.model.load_weights({**frozen, **checkpoint.tensors("model")})
         step.optimizers.load(checkpoint.tensors("optimizer"))
         step.guard.load(checkpoint.tensors("guard"))
         if step.average is not None:
             group = "average" if "average" in checkpoint.groups else "model"
             step.average.load(checkpoint.tensors(group))
         if "carried" in checkpoint.groups:
-            step.carried = _nested(checkpoint.tensors("carried"), step, self.hardware.device)
+            step.carried = _unflatten_states(checkpoint.tensors("carried"), step, self.hardware.device)
         state: Mapping[str, Any] = checkpoint.state
         self.step, self.loader.consumed = state["step"], state["rows"]
         self.saved = self.step
@@ -180,7 +186,7 @@ def _is_memory(error: BaseException) -> bool:
     return mentioned or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
-def _flat(carried: list[State | None], processes: ProcessGroup) -> dict[str, torch.Tensor]:
+def _flatten_states(carried: list[State | None], processes: ProcessGroup) -> dict[str, torch.Tensor]:
     """Name what all processes carry by the number of the micro-batch in the whole batch, slot and number."""
     tensors: dict[str, torch.Tensor] = {}
     for index, state in enumerate(carried):
@@ -190,16 +196,16 @@ def _flat(carried: list[State | None], processes: ProcessGroup) -> dict[str, tor
     return tensors
 
 
-def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.device) -> list[State | None]:
-    """Undo `_flat`: return this process's share, in its own micro-batches, however the rows were distributed before."""
+def _unflatten_states(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.device) -> list[State | None]:
+    """Undo `_flatten_states`: return this process's share in its own micro-batches."""
     pieces: dict[int, dict[str, torch.Tensor]] = {}
     for path, tensor in tensors.items():
         index, _, name = path.partition("/")
         pieces.setdefault(int(index), {})[name] = tensor.to(device)
     whole = State.join([State.from_tensors(pieces[index]) for index in sorted(pieces)])
-    share, processes, had = step.micro_batch * len(step.carried), step.processes, len(whole.lengths)
-    if had != share * processes.world:
-        wish = f"{had}, as it was, for each row goes on with its own state"
-        raise ConfigError("training.batch", want=wish, got=share * processes.world)
+    share, processes, saved_rows = step.micro_batch * len(step.carried), step.processes, len(whole.lengths)
+    if saved_rows != share * processes.world:
+        want = f"{saved_rows} when resuming, because each row carries its own state"
+        raise ConfigError("training.batch", want=want, got=share * processes.world)
     first = processes.rank * share
     return [whole.select(range(at, at + step.micro_batch)) for at in range(first, first + share, step.micro_batch)]

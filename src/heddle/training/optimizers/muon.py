@@ -19,7 +19,7 @@ Matrices = Float[Tensor, "count rows columns"]
 # A quintic whose slope at zero is as steep as can be: singular values end between about 0.7 and 1.2, which is enough.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
-LEAST = 1e-7  # of a norm that is divided by
+EPS = 1e-7  # of a norm that is divided by
 SHAPES = 64  # of matrices, at most, that are compiled for
 
 
@@ -110,11 +110,16 @@ class Muon(Optimizer):
 
 
 def muon_update(
-    gradient: Matrices, speed: Matrices, momentum: float, dtype: torch.dtype, bad: Tensor | None, shrink: Tensor | None
+    gradient: Matrices,
+    speed: Matrices,
+    momentum: float,
+    dtype: torch.dtype,
+    bad: Tensor | None,
+    grad_divisor: Tensor | None,
 ) -> Matrices:
     """Move momentum on by the gradient, and return both made orthogonal; a bad step moves nothing and returns zeros."""
-    if shrink is not None:
-        gradient = gradient / shrink
+    if grad_divisor is not None:
+        gradient = gradient / grad_divisor
     if bad is not None:
         gradient = torch.where(bad, speed, gradient)  # momentum then stays as it is, in the same bits
     speed.lerp_(gradient, 1 - momentum)
@@ -130,7 +135,7 @@ def orthogonal(matrices: Matrices) -> Matrices:
     first, third, fifth = QUINTIC
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=LEAST)
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=EPS)
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth), x, beta=first)

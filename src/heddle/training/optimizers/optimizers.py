@@ -17,7 +17,7 @@ from heddle.nn.channels import ROUTER_BIAS_RATE
 from heddle.training.optimizers.muon import Muon
 
 TRITON = importlib.util.find_spec("triton") is not None
-LARGE = 1 << 20  # elements; below, one launch for many tensors is worth more than a faster kernel
+MIN_KERNEL_ELEMENTS = 1 << 20  # elements; below, one launch for many tensors is worth more than a faster kernel
 ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
 DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
 TRAINED = set(Role) - {Role.ROUTER_BIAS}  # by the optimizer that is chosen; router biases have their own
@@ -54,14 +54,14 @@ class AdamW(torch.optim.AdamW):
                 zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
                 self.state[p] |= {"step": torch.zeros((), device=p.device)} | zeros
         torch._foreach_add_([self.state[p]["step"] for p, _ in large], [1 - bad] * len(large))
-        shrink = torch.ones_like(bad) if self.grad_scale is None else self.grad_scale
+        grad_divisor = torch.ones_like(bad) if self.grad_scale is None else self.grad_scale
         for p, group in large:
-            kernel.adamw_update(p, self.state[p], group, bad, shrink)
+            kernel.adamw_update(p, self.state[p], group, bad, grad_divisor)
 
 
 def uses_kernel(p: Tensor) -> bool:
     """Tell whether our kernel can update a tensor and is worth its launch."""
-    if not (TRITON and p.is_cuda) or p.grad is None or p.numel() < LARGE:
+    if not (TRITON and p.is_cuda) or p.grad is None or p.numel() < MIN_KERNEL_ELEMENTS:
         return False
     return p.dtype is p.grad.dtype is torch.float32 and p.is_contiguous() and p.grad.is_contiguous()
 
@@ -83,8 +83,8 @@ class OptimizerConfig(Config, ABC):
 
 def _check(field: str, value: float, below: float = float("inf")) -> None:
     if not 0 <= value < below:
-        wish = "0 or more" if below == float("inf") else f"0 to below {below:g}"
-        raise ConfigError(field, want=wish, got=value)
+        want = "0 or more" if below == float("inf") else f"0 to below {below:g}"
+        raise ConfigError(field, want=want, got=value)
 
 
 @part("adamw")
@@ -156,7 +156,7 @@ def _groups(named: Mapping[str, tuple[Role, nn.Parameter]], decay: float) -> lis
 
 @part("muon")
 class MuonConfig(OptimizerConfig):
-    """Muon: orthogonalised momentum for the matrices inside the stack, AdamW for the rest (Jordan et al. 2024).
+    """Muon: orthogonalized momentum for the matrices inside the stack, AdamW for the rest (Jordan et al. 2024).
 
     learning_rate: the peak learning rate of matrices, which the schedule scales.
     momentum: share of the previous update that is kept.
@@ -178,7 +178,7 @@ class MuonConfig(OptimizerConfig):
         matrices = {n: (r, p) for n, (r, p) in by_role(model, ORTHOGONAL).items() if p.dim() == 2}
         rest = {n: (r, p) for n, (r, p) in by_role(model, TRAINED).items() if n not in matrices}
         if not matrices:
-            raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
+            raise ConfigError("optimizer", "Muon needs trainable 2-D weights in the layers; this model has none")
         weights = [p for _, p in matrices.values()]
         muon = Muon(weights, self.learning_rate, self.momentum, self.weight_decay, model.compute)
         return Optimizers(model, [muon, self.rest.over(rest)] if rest else [muon])
@@ -194,17 +194,17 @@ def by_role(model: Model, wanted: Iterable[Role]) -> dict[str, tuple[Role, nn.Pa
 class Optimizers:
     """One or several torch optimizers that step together, with state that is saved by parameter name."""
 
-    def __init__(self, model: Model, parts: list[Optimizer]) -> None:
+    def __init__(self, model: Model, optimizers: list[Optimizer]) -> None:
         biases = [p for _, p in by_role(model, {Role.ROUTER_BIAS}).values()]
-        self.parts = [*parts, SGD(biases, lr=ROUTER_BIAS_RATE, fused=True)] if biases else parts
+        self.optimizers = [*optimizers, SGD(biases, lr=ROUTER_BIAS_RATE, fused=True)] if biases else optimizers
         self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
         for group in self.groups():
             group["peak"] = group["lr"]
-        self._scheduled = [group for one in parts for group in one.param_groups]
+        self._scheduled = [group for optimizer in optimizers for group in optimizer.param_groups]
 
     def groups(self) -> list[dict[str, Any]]:
         """Return every parameter group."""
-        return [group for one in self.parts for group in one.param_groups]
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def set_learning_rate(self, factor: float) -> None:
         """Set learning rates to a factor of their peak; router biases keep theirs."""
@@ -216,54 +216,54 @@ class Optimizers:
         """Return the first group's learning rate, for the log."""
         return float(self.groups()[0]["lr"])
 
-    def step(self, bad: Tensor, shrink: Tensor | None = None) -> None:
-        """Take one step along the gradients divided by `shrink`, unless it is a bad one.
+    def step(self, bad: Tensor, grad_divisor: Tensor | None = None) -> None:
+        """Take one step along the gradients divided by `grad_divisor`, unless the step is bad.
 
         On a GPU both are done on the device by the kernels that move the weights: without
         synchronizing, and gradients are read once.
         """
-        if bad.is_cuda and all(isinstance(one, Muon) or one.defaults["fused"] for one in self.parts):
-            found, scale = bad.float(), None if shrink is None else shrink.float()
-            for one in self.parts:
-                one.found_inf, one.grad_scale = found, scale  # type: ignore[attr-defined]
-                one.step()
+        if bad.is_cuda and all(isinstance(each, Muon) or each.defaults["fused"] for each in self.optimizers):
+            skip, scale = bad.float(), None if grad_divisor is None else grad_divisor.float()
+            for optimizer in self.optimizers:
+                optimizer.found_inf, optimizer.grad_scale = skip, scale  # type: ignore[attr-defined]
+                optimizer.step()
         elif not bool(bad):
-            if shrink is not None:
-                torch._foreach_div_([p.grad for p in self.names if p.grad is not None], shrink)
-            for one in self.parts:
-                one.step()
+            if grad_divisor is not None:
+                torch._foreach_div_([p.grad for p in self.names if p.grad is not None], grad_divisor)
+            for optimizer in self.optimizers:
+                optimizer.step()
 
     def zero_grad(self) -> None:
         """Clear the gradients."""
-        for one in self.parts:
-            one.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state as `parameter/key` -> tensor."""
         return {
             f"{self.names[p]}/{key}": value
-            for one in self.parts
-            for p, state in one.state.items()
+            for optimizer in self.optimizers
+            for p, state in optimizer.state.items()
             for key, value in state.items()
             if isinstance(value, Tensor)
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the state from `tensors()` of the same model and optimizer."""
-        known = {name: (one, p) for one in self.parts for p, name in self._owned(one)}
+        known = {name: (optimizer, p) for optimizer in self.optimizers for p, name in self._owned(optimizer)}
         for path, tensor in tensors.items():
             name, _, key = path.rpartition("/")
             if name not in known:
                 raise DamageError(f"optimizer state for {name!r}, which this model does not have")
-            one, p = known[name]
-            if key not in STATE_KEYS[type(one)]:
-                wish = f"the optimizer that the run began with, which keeps {key} for {name}"
-                raise ConfigError("training.optimizer", want=wish, got=type(one).__name__.lower())
+            optimizer, p = known[name]
+            if key not in STATE_KEYS[type(optimizer)]:
+                want = f"the optimizer of the checkpoint, which has {key} for {name}"
+                raise ConfigError("training.optimizer", want=want, got=type(optimizer).__name__.lower())
             # AdamW counts steps in float32; on a GPU the count lives beside the weights
-            one.state[p][key] = tensor.clone().to(p.device)
+            optimizer.state[p][key] = tensor.clone().to(p.device)
 
-    def _owned(self, one: Optimizer) -> list[tuple[nn.Parameter, str]]:
-        return [(p, self.names[p]) for group in one.param_groups for p in group["params"]]
+    def _owned(self, optimizer: Optimizer) -> list[tuple[nn.Parameter, str]]:
+        return [(p, self.names[p]) for group in optimizer.param_groups for p in group["params"]]
 
 
 @torch.no_grad()

@@ -64,16 +64,16 @@ ENCODER = _encoder_family()
 
 def read(hf: HfConfig) -> EncoderConfig:
     """Convert a Hugging Face config to a model config."""
-    options = sizes(hf) | {"dropout": hf.real("hidden_dropout_prob", 0.0)}
-    inner, activation = hf.number("embedding_size", 128), hf.word("hidden_act", ACTIVATIONS, "gelu_new")
+    options = sizes(hf) | {"dropout": hf.number("hidden_dropout_prob", 0.0)}
+    inner, activation = hf.integer("embedding_size", 128), hf.choice("hidden_act", ACTIVATIONS, "gelu_new")
     made = preset("albert-base").config(inner=inner, **options)
     made = expect(made, EncoderConfig)
-    drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
+    drop, eps = hf.number("attention_probs_dropout_prob", 0.0), hf.number("layer_norm_eps", 1e-12)
     made = with_details(made, activation, drop, eps)
-    segments = hf.number("type_vocab_size", 2)
+    segments = hf.integer("type_vocab_size", 2)
     made = swap(SegmentedEmbeddingConfig, lambda e: replace(e, segments=segments))(made)
     made = replace(made, plan=_plan(hf, one(made.plan, BlockConfig), options["layers"]))
-    rate = hf.real("classifier_dropout_prob", 0.1)
+    rate = hf.number("classifier_dropout_prob", 0.1)
     head = TransformedHeadConfig(inner=inner, activation=activation, norm=one(made.plan, LayerNormConfig))
     more = OutputParts(head, DenseFirstTokenConfig(), rates={ROW: rate, TOKEN: rate, SENTENCE: rate})
     return ENCODER.with_outputs(made, hf, more, "embedding.table.tokens.weight")
@@ -81,7 +81,7 @@ def read(hf: HfConfig) -> EncoderConfig:
 
 def _plan(hf: HfConfig, block: BlockConfig, layers: int) -> LoopConfig | ChainConfig:
     """Return the plan: each group repeats its layers, one or several, before the next group begins."""
-    groups, each = hf.number("num_hidden_groups", 1), hf.number("inner_group_num", 1)
+    groups, each = hf.integer("num_hidden_groups", 1), hf.integer("inner_group_num", 1)
     if not 1 <= groups <= layers:
         raise ConfigError(f"{hf.where}: num_hidden_groups", want=f"from 1 to {layers}, the layers", got=groups)
     body = block if each == 1 else RepeatConfig(body=block, times=each)

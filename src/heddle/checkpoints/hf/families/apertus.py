@@ -36,7 +36,7 @@ DEFAULTS = {"hidden_act": "xielu", "rms_norm_eps": 1e-5, "rope_parameters": ROPE
 
 def read(hf: HfConfig) -> LanguageModelConfig:
     """Convert a Hugging Face config to a model config."""
-    norm, biased = RMSNormConfig(eps=hf.real("rms_norm_eps")), hf.flag("attention_bias", False)
+    norm, biased = RMSNormConfig(eps=hf.number("rms_norm_eps")), hf.flag("attention_bias", False)
     made = base(hf, ProjectionsConfig(bias=biased, output_bias=biased, norm=norm))
     plain = swap(GatedFeedForwardConfig, lambda c: FeedForwardConfig(hidden=c.hidden, activation=c.activation))
     return replace(plain(made), position=read_rotary(hf, 12e6))

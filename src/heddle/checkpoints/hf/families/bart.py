@@ -42,23 +42,23 @@ IGNORED = frozenset(
 def read_as(name: str, hf: HfConfig) -> EncoderDecoderConfig:
     """Convert a Hugging Face config, as a change of one of Heddle's presets."""
     for key in ("is_encoder_decoder", "tie_word_embeddings"):
-        hf.only(key, True)
+        hf.require(key, True)
     made = preset(name).config(
         layers=1,
-        width=hf.number("d_model"),
+        width=hf.integer("d_model"),
         heads=1,
-        vocab=hf.number("vocab_size"),
-        context=hf.number("max_position_embeddings", 1024),
-        dropout=hf.real("dropout", 0.1),
+        vocab=hf.integer("vocab_size"),
+        context=hf.integer("max_position_embeddings", 1024),
+        dropout=hf.number("dropout", 0.1),
     )
     made = expect(made, EncoderDecoderConfig)
-    activation = hf.word("activation_function", ACTIVATIONS, "gelu")
+    activation = hf.choice("activation_function", ACTIVATIONS, "gelu")
     power = 0.5 if hf.flag("scale_embedding", False) else 0.0
-    drop = hf.real("attention_dropout", 0.0)
+    drop = hf.number("attention_dropout", 0.0)
 
     def tower(config: TowerConfig, side: str) -> TowerConfig:
-        heads, hidden = hf.number(f"{side}_attention_heads"), hf.number(f"{side}_ffn_dim")
-        times = hf.number(f"{side}_layers")
+        heads, hidden = hf.integer(f"{side}_attention_heads"), hf.integer(f"{side}_ffn_dim")
+        times = hf.integer(f"{side}_layers")
         for edit in (
             swap(AttentionConfig, lambda a: replace(a, heads=heads, dropout=drop)),
             swap(CrossAttentionConfig, lambda a: replace(a, heads=heads, dropout=drop)),
@@ -79,7 +79,7 @@ def read_bart(hf: HfConfig) -> EncoderDecoderConfig:
 
 def read_marian(hf: HfConfig) -> EncoderDecoderConfig:
     """Convert a config of Marian."""
-    hf.only("share_encoder_decoder_embeddings", True)
+    hf.require("share_encoder_decoder_embeddings", True)
     return read_as("marian", hf)
 
 

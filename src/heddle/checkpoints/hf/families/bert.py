@@ -104,16 +104,16 @@ BERT_ENCODER, ROBERTA_ENCODER, ELECTRA_ENCODER = _bert(), _roberta(), _electra()
 def sizes(hf: HfConfig) -> dict[str, Any]:
     """Return the options of a preset; decoders are refused."""
     for key in ("is_decoder", "add_cross_attention"):
-        hf.only(key, False)
-    hf.only("position_embedding_type", "absolute")
+        hf.require(key, False)
+    hf.require("position_embedding_type", "absolute")
     return {
-        "layers": hf.number("num_hidden_layers"),
-        "width": hf.number("hidden_size"),
-        "heads": hf.number("num_attention_heads"),
-        "hidden": hf.number("intermediate_size"),
-        "vocab": hf.number("vocab_size"),
-        "context": hf.number("max_position_embeddings"),
-        "dropout": hf.real("hidden_dropout_prob", 0.1),
+        "layers": hf.integer("num_hidden_layers"),
+        "width": hf.integer("hidden_size"),
+        "heads": hf.integer("num_attention_heads"),
+        "hidden": hf.integer("intermediate_size"),
+        "vocab": hf.integer("vocab_size"),
+        "context": hf.integer("max_position_embeddings"),
+        "dropout": hf.number("hidden_dropout_prob", 0.1),
     }
 
 
@@ -121,9 +121,9 @@ def made_of(hf: HfConfig, options: Mapping[str, Any], first: int = 0) -> Encoder
     """Return what these families share; positions begin at row `first` of their table."""
     made = preset("bert-base").config(**options)
     made = expect(made, EncoderConfig)
-    activation, drop = hf.word("hidden_act", ACTIVATIONS, "gelu"), hf.real("attention_probs_dropout_prob", 0.1)
-    made = with_details(made, activation, drop, hf.real("layer_norm_eps", 1e-12))
-    segments = SegmentedEmbeddingConfig(segments=hf.number("type_vocab_size", 2))
+    activation, drop = hf.choice("hidden_act", ACTIVATIONS, "gelu"), hf.number("attention_probs_dropout_prob", 0.1)
+    made = with_details(made, activation, drop, hf.number("layer_norm_eps", 1e-12))
+    segments = SegmentedEmbeddingConfig(segments=hf.integer("type_vocab_size", 2))
     return replace(made, embedding=segments, position=LearnedPositionConfig(first=first))
 
 
@@ -131,7 +131,7 @@ def extras(
     hf: HfConfig, made: EncoderConfig, pooling: DenseFirstTokenConfig, head: TransformedHeadConfig
 ) -> OutputParts:
     """Return the parts of outputs: pooler, head for tokens, dropout rates."""
-    rate, activation = read_classifier_dropout(hf), hf.word("hidden_act", ACTIVATIONS, "gelu")
+    rate, activation = read_classifier_dropout(hf), hf.choice("hidden_act", ACTIVATIONS, "gelu")
     head = replace(head, norm=one(made.plan, LayerNormConfig))
     return OutputParts(head, pooling, activation, {ROW: rate, TOKEN: rate})
 
@@ -139,19 +139,19 @@ def extras(
 def read_classifier_dropout(hf: HfConfig) -> float:
     """Return the dropout before a classifier."""
     own = hf.data.get("classifier_dropout") is not None
-    return hf.real("classifier_dropout" if own else "hidden_dropout_prob", 0.1)
+    return hf.number("classifier_dropout" if own else "hidden_dropout_prob", 0.1)
 
 
 def read_bert(hf: HfConfig) -> EncoderConfig:
     """Convert a config of BERT."""
     made = made_of(hf, sizes(hf))
-    head = TransformedHeadConfig(activation=hf.word("hidden_act", ACTIVATIONS, "gelu"))
+    head = TransformedHeadConfig(activation=hf.choice("hidden_act", ACTIVATIONS, "gelu"))
     return BERT_ENCODER.with_outputs(made, hf, extras(hf, made, DenseFirstTokenConfig(), head), TOKENS)
 
 
 def read_roberta(hf: HfConfig) -> EncoderConfig:
     """Convert a config of RoBERTa: positions begin after the row of the padding id."""
-    first, options = hf.number("pad_token_id", 1) + 1, sizes(hf)
+    first, options = hf.integer("pad_token_id", 1) + 1, sizes(hf)
     if not 0 < first < options["context"]:
         want = f"at least 0 and below max_position_embeddings - 1 = {options['context'] - 1}"
         raise ConfigError(f"{hf.where}: pad_token_id", want=want, got=first - 1)
@@ -165,7 +165,7 @@ def read_electra(hf: HfConfig) -> EncoderConfig:
     """Convert a config of ELECTRA: the embedding may be narrower than the layers."""
     made = made_of(hf, sizes(hf))
     pooling = DenseFirstTokenConfig(activation="gelu", dropout=read_classifier_dropout(hf))
-    inner = hf.number("embedding_size", 128)
+    inner = hf.integer("embedding_size", 128)
     if inner == made.width:
         return ELECTRA_ENCODER.with_outputs(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
     entrance = NarrowEmbeddingConfig(
@@ -173,7 +173,7 @@ def read_electra(hf: HfConfig) -> EncoderConfig:
         table=made.embedding,
         position=made.position,
         norm=one(made.plan, LayerNormConfig),
-        dropout=ElementDropoutConfig(rate=hf.real("hidden_dropout_prob", 0.1)),
+        dropout=ElementDropoutConfig(rate=hf.number("hidden_dropout_prob", 0.1)),
     )
     more = extras(hf, made, pooling, TransformedHeadConfig(inner=inner))
     made = replace(made, embedding=entrance, position=NoPositionConfig(), plan=one(made.plan, RepeatConfig))

@@ -44,29 +44,29 @@ def read_rotary(hf: HfConfig, default: float = 10_000.0, part: float | None = No
 
     `part` is the default share of a head that is rotated; None: this family always rotates whole heads.
     """
-    found = hf.part("rope_parameters")
-    old = hf.part("rope_scaling")
-    base = found.real("rope_theta", hf.real("rope_theta", default))
-    share = found.real("partial_rotary_factor", hf.real("partial_rotary_factor", part or 1.0))
+    found = hf.nested("rope_parameters")
+    old = hf.nested("rope_scaling")
+    base = found.number("rope_theta", hf.number("rope_theta", default))
+    share = found.number("partial_rotary_factor", hf.number("partial_rotary_factor", part or 1.0))
     if part is None and share != 1:
-        raise ConfigError(f"{hf.where}: partial_rotary_factor", want="1, for it rotates whole heads", got=share)
+        raise ConfigError(f"{hf.where}: partial_rotary_factor", want="1, the whole head", got=share)
     return RotaryPositionConfig(base=base, share=share, scaling=_scaling(found if found.data else old, hf))
 
 
 def _scaling(found: HfConfig, whole: HfConfig) -> RotaryScalingConfig:
     names = {name: name for name in ("default", "linear", "yarn", "llama3")}
-    kind = found.word("rope_type", names, found.data.get("type", "default"))
+    kind = found.choice("rope_type", names, found.data.get("type", "default"))
     if kind == "default":
         return NoScalingConfig()
-    factor = found.real("factor")
+    factor = found.number("factor")
     if kind == "linear":
         return LinearScalingConfig(factor=factor)
-    original = found.number("original_max_position_embeddings", whole.number("max_position_embeddings"))
+    original = found.integer("original_max_position_embeddings", whole.integer("max_position_embeddings"))
     if kind == "llama3":
-        low, high = found.real("low_freq_factor"), found.real("high_freq_factor")
+        low, high = found.number("low_freq_factor"), found.number("high_freq_factor")
         return Llama3ScalingConfig(factor=factor, original=original, low=low, high=high)
     attention = _attention_factor(found, factor)
-    fast, slow = found.real("beta_fast", 32.0), found.real("beta_slow", 1.0)
+    fast, slow = found.number("beta_fast", 32.0), found.number("beta_slow", 1.0)
     whole_pairs = found.flag("truncate", True)
     return YarnScalingConfig(
         factor=factor, original=original, fast=fast, slow=slow, attention=attention, whole=whole_pairs
@@ -75,7 +75,7 @@ def _scaling(found: HfConfig, whole: HfConfig) -> RotaryScalingConfig:
 
 def _attention_factor(found: HfConfig, factor: float) -> float | None:
     """Return YaRN's attention factor; None where it follows from the scaling factor."""
-    given, weight, all_weight = (found.maybe_real(key) for key in ("attention_factor", "mscale", "mscale_all_dim"))
+    given, weight, all_weight = (found.maybe_number(key) for key in ("attention_factor", "mscale", "mscale_all_dim"))
     if given is None and weight and all_weight:
         return yarn_mscale(factor, weight) / yarn_mscale(factor, all_weight)
     return given

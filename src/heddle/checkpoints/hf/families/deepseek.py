@@ -46,18 +46,18 @@ INNER_EPS = 1e-6  # of the norms inside attention; the config sets only the othe
 def read(hf: HfConfig) -> LanguageModelConfig:
     """Convert a Hugging Face config to a model config."""
     for key, value in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"), ("moe_layer_freq", 1)):
-        hf.only(key, value)
-    norm = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
-    layers, first = hf.number("num_hidden_layers"), hf.number("first_k_dense_replace", 3)
-    activation = hf.word("hidden_act", ACTIVATIONS, "silu")
+        hf.require(key, value)
+    norm = RMSNormConfig(eps=hf.number("rms_norm_eps", 1e-6))
+    layers, first = hf.integer("num_hidden_layers"), hf.integer("first_k_dense_replace", 3)
+    activation = hf.choice("hidden_act", ACTIVATIONS, "silu")
     attention, expert = _attention(hf), GatedFeedForwardConfig(activation=activation)
-    dense = pre_norm(attention, replace(expert, hidden=hf.number("intermediate_size")), norm=norm)
+    dense = pre_norm(attention, replace(expert, hidden=hf.integer("intermediate_size")), norm=norm)
     sparse = pre_norm(attention, _experts(hf, expert), norm=norm)
     made = preset("llama").config(
         layers=layers,
-        width=hf.number("hidden_size"),
-        vocab=hf.number("vocab_size"),
-        context=hf.number("max_position_embeddings"),
+        width=hf.integer("hidden_size"),
+        vocab=hf.integer("vocab_size"),
+        context=hf.integer("max_position_embeddings"),
         tied=hf.flag("tie_word_embeddings", False),
     )
     made = expect(made, LanguageModelConfig)
@@ -67,47 +67,47 @@ def read(hf: HfConfig) -> LanguageModelConfig:
 
 
 def _attention(hf: HfConfig) -> LatentAttentionConfig:
-    heads, biased = hf.number("num_attention_heads"), hf.flag("attention_bias", False)
-    if hf.maybe_number("num_key_value_heads") is not None:
-        hf.only("num_key_value_heads", heads)
-    key, rotary, value = (hf.number(f"{name}_head_dim") for name in ("qk_nope", "qk_rope", "v"))
+    heads, biased = hf.integer("num_attention_heads"), hf.flag("attention_bias", False)
+    if hf.maybe_integer("num_key_value_heads") is not None:
+        hf.require("num_key_value_heads", heads)
+    key, rotary, value = (hf.integer(f"{name}_head_dim") for name in ("qk_nope", "qk_rope", "v"))
     widths = LatentWidthsConfig(key=key, rotary=rotary, value=value)
     return LatentAttentionConfig(
         heads=heads,
-        latent=hf.number("kv_lora_rank"),
+        latent=hf.integer("kv_lora_rank"),
         widths=widths,
-        query_latent=hf.maybe_number("q_lora_rank"),
+        query_latent=hf.maybe_integer("q_lora_rank"),
         projections=ProjectionsConfig(bias=biased, output_bias=biased, norm=RMSNormConfig(eps=INNER_EPS)),
         scale=_scale(hf, widths.key + widths.rotary),
-        dropout=hf.real("attention_dropout", 0.0),
+        dropout=hf.number("attention_dropout", 0.0),
     )
 
 
 def _scale(hf: HfConfig, width: int) -> float | None:
     """Return the factor on scores, which YaRN increases; None: the inverse root of the head width."""
-    found = hf.part("rope_parameters")
-    found = found if found.data else hf.part("rope_scaling")
-    weight = found.maybe_real("mscale_all_dim")
+    found = hf.nested("rope_parameters")
+    found = found if found.data else hf.nested("rope_scaling")
+    weight = found.maybe_number("mscale_all_dim")
     if not weight or isinstance(read_rotary(hf).scaling, NoScalingConfig):
         return None
-    return float(width**-0.5 * yarn_mscale(found.real("factor"), weight) ** 2)
+    return float(width**-0.5 * yarn_mscale(found.number("factor"), weight) ** 2)
 
 
 def _experts(hf: HfConfig, expert: GatedFeedForwardConfig) -> ExpertsConfig:
-    hidden = hf.number("moe_intermediate_size")
+    hidden = hf.integer("moe_intermediate_size")
     router = SigmoidChoiceConfig(
-        top=hf.number("num_experts_per_tok"),
-        scale=hf.real("routed_scaling_factor"),
-        normalised=hf.flag("norm_topk_prob", True),
-        groups=hf.number("n_group"),
-        kept=hf.number("topk_group"),
+        top_k=hf.integer("num_experts_per_tok"),
+        scale=hf.number("routed_scaling_factor"),
+        normalized=hf.flag("norm_topk_prob", True),
+        groups=hf.integer("n_group"),
+        top_groups=hf.integer("topk_group"),
     )
     return ExpertsConfig(
-        experts=hf.number("n_routed_experts"),
+        experts=hf.integer("n_routed_experts"),
         expert=replace(expert, hidden=hidden),
         router=router,
         balance=BiasLoadBalancingConfig(),
-        shared=replace(expert, hidden=hidden * hf.number("n_shared_experts")),
+        shared=replace(expert, hidden=hidden * hf.integer("n_shared_experts")),
     )
 
 
@@ -155,10 +155,10 @@ def _routed(experts: ExpertsConfig, width: int) -> dict[str, Any]:
         "moe_intermediate_size": hidden,
         "n_routed_experts": experts.experts,
         "n_shared_experts": hidden_width(experts.shared, width) // hidden,
-        "num_experts_per_tok": router.top,
+        "num_experts_per_tok": router.top_k,
         "n_group": router.groups,
-        "topk_group": router.kept,
-        "norm_topk_prob": router.normalised,
+        "topk_group": router.top_groups,
+        "norm_topk_prob": router.normalized,
         "routed_scaling_factor": router.scale,
     }
 
@@ -171,7 +171,7 @@ def _rotary(config: ModelConfig, attention: LatentAttentionConfig) -> dict[str, 
         return keys
     scaling = position.scaling
     if not isinstance(scaling, YarnScalingConfig) or scaling.factor <= 1 or attention.scale <= 0:
-        raise NoCounterpart("it scales scores by the width of heads and the stretch of positions alone")
+        raise NoCounterpart("it scales scores only by the head width and the position scaling")
     sharper = math.sqrt(attention.scale * math.sqrt(attention.widths.key + attention.widths.rotary))
     weight = (sharper - 1) / (yarn_mscale(scaling.factor, 1) - 1)
     return {**keys, "mscale_all_dim": round(weight, 9)}  # as many digits as published configs have

@@ -62,19 +62,19 @@ ENCODER = _encoder_family()
 
 def read(hf: HfConfig) -> EncoderConfig:
     """Convert a Hugging Face config to a model config."""
-    drop, activation = hf.real("dropout", 0.1), hf.word("activation", ACTIVATIONS, "gelu")
+    drop, activation = hf.number("dropout", 0.1), hf.choice("activation", ACTIVATIONS, "gelu")
     made = preset("distilbert").config(
-        layers=hf.number("n_layers"),
-        width=hf.number("dim"),
-        heads=hf.number("n_heads"),
-        hidden=hf.number("hidden_dim"),
-        vocab=hf.number("vocab_size"),
-        context=hf.number("max_position_embeddings", 512),
+        layers=hf.integer("n_layers"),
+        width=hf.integer("dim"),
+        heads=hf.integer("n_heads"),
+        hidden=hf.integer("hidden_dim"),
+        vocab=hf.integer("vocab_size"),
+        context=hf.integer("max_position_embeddings", 512),
         dropout=drop,
     )
     made = expect(made, EncoderConfig)
-    made = with_details(made, activation, hf.real("attention_dropout", 0.1), EPS)
-    rates: Rates = {ROW: hf.real("seq_classif_dropout", 0.2), TOKEN: drop, SPAN: hf.real("qa_dropout", 0.1)}
+    made = with_details(made, activation, hf.number("attention_dropout", 0.1), EPS)
+    rates: Rates = {ROW: hf.number("seq_classif_dropout", 0.2), TOKEN: drop, SPAN: hf.number("qa_dropout", 0.1)}
     head, pooling = TransformedHeadConfig(activation=activation), DenseFirstTokenConfig(activation="relu")
     return ENCODER.with_outputs(made, hf, OutputParts(head, pooling, rates=rates), "embedding.weight")
 
@@ -115,6 +115,6 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     yield from ENCODER.weight_maps(encoder)
 
 
-# How the position table was initialised, which does not matter once it is loaded.
+# How the position table was initialized, which does not matter once it is loaded.
 MORE = frozenset({"sinusoidal_pos_embds", "tie_weights_"})
 FAMILY = ENCODER.family(read, write, weight_maps, MORE)

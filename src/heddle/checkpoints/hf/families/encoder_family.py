@@ -83,7 +83,7 @@ class EncoderFamily:
         """Return the class that a config names, or else the model without a head."""
         found = hf.data.get("architectures")
         named = found[0] if isinstance(found, list) and found else found or next(iter(self.classes))
-        return HfConfig({"architectures": named}, hf.where).word("architectures", {c: c for c in self.classes})
+        return HfConfig({"architectures": named}, hf.where).choice("architectures", {c: c for c in self.classes})
 
     def class_for(self, config: EncoderConfig) -> str:
         """Return the class with the outputs of an encoder."""
@@ -95,8 +95,8 @@ class EncoderFamily:
 
     def with_outputs(self, config: EncoderConfig, hf: HfConfig, extras: OutputParts, tokens: str = "") -> EncoderConfig:
         """Return an encoder with the outputs of a config's class; `tokens`: the embedding a head may be tied to."""
-        hf.only("pruned_heads", {})
-        hf.only("is_encoder_decoder", False)
+        hf.require("pruned_heads", {})
+        hf.require("is_encoder_decoder", False)
         chosen = self.classes[self.class_in(hf)]
         outputs = tuple(_output(kind, hf, extras) for kind in chosen.outputs)
         pooled = any(kind.reads == "pooled" for kind in chosen.outputs)
@@ -196,15 +196,15 @@ def _output(kind: type[OutputConfig], hf: HfConfig, extras: OutputParts) -> Outp
     if kind is TOKEN:
         return TOKEN(classes=classes, labels=labels, dropout=rate)
     if classes != 2:
-        raise ConfigError(f"{hf.where}: id2label", want="two, for this class", got=classes)
+        raise ConfigError(f"{hf.where}: id2label", want="two labels for this class of model", got=classes)
     return SPAN(dropout=rate) if kind is SPAN else SENTENCE(dropout=rate)
 
 
 def _labels(hf: HfConfig) -> tuple[int, tuple[str, ...]]:
     """Return the number of labels and their names; no names where they are the default LABEL_0, LABEL_1."""
-    found = hf.part("id2label").data
+    found = hf.nested("id2label").data
     if not found:
-        return hf.number("num_labels", 2), ()
+        return hf.integer("num_labels", 2), ()
     if set(found) != {str(i) for i in range(len(found))}:
         raise ConfigError(f"{hf.where}: id2label", want=f"numbers from 0 to {len(found) - 1}", got=list(found)[:3])
     names = tuple(str(found[str(i)]) for i in range(len(found)))

@@ -31,29 +31,29 @@ NORMS = {
     "channel.join.norm": "post_feedforward_layernorm",
 }
 IGNORED = frozenset({"hidden_act", "cache_implementation", "_sliding_window_pattern", "sliding_window_pattern"})
-LARGEST_WINDOW = 4096  # the default where no layer has one
+DEFAULT_WINDOW = 4096  # the default where no layer has one
 
 
 def read_gemma2(hf: HfConfig) -> LanguageModelConfig:
     """Convert a config of Gemma 2."""
-    score = DotScoreConfig(scale=_scale(hf), softcap=hf.maybe_real("attn_logit_softcapping"))
+    score = DotScoreConfig(scale=_scale(hf), softcap=hf.maybe_number("attn_logit_softcapping"))
     return _model(hf, _attention(hf, score, NoNormConfig()), _kinds(hf, 2), read_rotary(hf))
 
 
 def read_gemma3(hf: HfConfig) -> LanguageModelConfig:
     """Convert a config of Gemma 3."""
-    hf.only("attn_logit_softcapping", None)
-    norm = OffsetRMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
+    hf.require("attn_logit_softcapping", None)
+    norm = OffsetRMSNormConfig(eps=hf.number("rms_norm_eps", 1e-6))
     attention = _attention(hf, DotScoreConfig(scale=_scale(hf)), norm)
-    every = hf.maybe_number("sliding_window_pattern") or hf.maybe_number("_sliding_window_pattern") or 6
+    every = hf.maybe_integer("sliding_window_pattern") or hf.maybe_integer("_sliding_window_pattern") or 6
     return _model(hf, attention, _kinds(hf, every), _near_and_far(hf))
 
 
 def _kinds(hf: HfConfig, every: int) -> list[str]:
     """Return the type of each layer; by default, every n-th layer has full attention."""
-    layers = hf.number("num_hidden_layers")
+    layers = hf.integer("num_hidden_layers")
     default = [NEAR if (layer + 1) % every else FAR for layer in range(layers)]
-    kinds = hf.words("layer_types", {NEAR: NEAR, FAR: FAR}, default)
+    kinds = hf.choices("layer_types", {NEAR: NEAR, FAR: FAR}, default)
     if len(kinds) != layers:
         raise ConfigError(f"{hf.where}: layer_types", want=f"{layers} of them", got=len(kinds))
     return kinds
@@ -61,30 +61,30 @@ def _kinds(hf: HfConfig, every: int) -> list[str]:
 
 def _scale(hf: HfConfig) -> float | None:
     """Return the factor on scores; None: the inverse root of the head width."""
-    given = hf.real("query_pre_attn_scalar", 256)
-    return None if given == hf.number("head_dim", 256) else given**-0.5
+    given = hf.number("query_pre_attn_scalar", 256)
+    return None if given == hf.integer("head_dim", 256) else given**-0.5
 
 
 def _attention(hf: HfConfig, score: DotScoreConfig, norm: NormConfig) -> AttentionConfig:
     if hf.flag("use_bidirectional_attention", None):
-        hf.only("use_bidirectional_attention", False)
+        hf.require("use_bidirectional_attention", False)
     biased = hf.flag("attention_bias", False)
     return AttentionConfig(
-        heads=hf.number("num_attention_heads"),
-        kv_heads=hf.number("num_key_value_heads"),
-        head_width=hf.number("head_dim", 256),
+        heads=hf.integer("num_attention_heads"),
+        kv_heads=hf.integer("num_key_value_heads"),
+        head_width=hf.integer("head_dim", 256),
         projections=ProjectionsConfig(bias=biased, output_bias=biased, norm=norm),
         score=score,
-        dropout=hf.real("attention_dropout", 0.0),
+        dropout=hf.number("attention_dropout", 0.0),
     )
 
 
 def _near_and_far(hf: HfConfig) -> DualRotaryPositionConfig:
     """Return the rotary embeddings of both layer types; before transformers 5 their keys were not nested."""
-    found, length = hf.part("rope_parameters").data, hf.number("max_position_embeddings")
-    near, far = dict(found.get(NEAR) or {}), dict(found.get(FAR) or hf.part("rope_scaling").data)
-    near.setdefault("rope_theta", hf.real("rope_local_base_freq", 1e4))
-    far.setdefault("rope_theta", hf.real("rope_theta", 1e6))
+    found, length = hf.nested("rope_parameters").data, hf.integer("max_position_embeddings")
+    near, far = dict(found.get(NEAR) or {}), dict(found.get(FAR) or hf.nested("rope_scaling").data)
+    near.setdefault("rope_theta", hf.number("rope_local_base_freq", 1e4))
+    far.setdefault("rope_theta", hf.number("rope_theta", 1e6))
 
     def read(keys: dict[str, Any], kind: str) -> RotaryPositionConfig:
         whole = {"rope_parameters": keys, "max_position_embeddings": length}
@@ -94,23 +94,23 @@ def _near_and_far(hf: HfConfig) -> DualRotaryPositionConfig:
 
 
 def _model(hf: HfConfig, attention: AttentionConfig, kinds: list[str], position: PositionConfig) -> LanguageModelConfig:
-    norm = OffsetRMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
-    window = hf.maybe_number("sliding_window")
+    norm = OffsetRMSNormConfig(eps=hf.number("rms_norm_eps", 1e-6))
+    window = hf.maybe_integer("sliding_window")
     if window is None and NEAR in kinds:
         raise ConfigError(f"{hf.where}: sliding_window", want="a whole number", got=None)
-    activation = hf.word("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
-    channel = GatedFeedForwardConfig(hidden=hf.number("intermediate_size"), activation=activation)
+    activation = hf.choice("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
+    channel = GatedFeedForwardConfig(hidden=hf.integer("intermediate_size"), activation=activation)
     whole = sandwich(attention, channel, norm=norm)
     near = whole if window is None else swap(FullMaskConfig, lambda _: SlidingWindowConfig(size=window))(whole)
     return LanguageModelConfig(
-        vocab=hf.number("vocab_size"),
-        width=hf.number("hidden_size"),
-        context=hf.number("max_position_embeddings"),
+        vocab=hf.integer("vocab_size"),
+        width=hf.integer("hidden_size"),
+        context=hf.integer("max_position_embeddings"),
         plan=plan_from_blocks([near if kind == NEAR else whole for kind in kinds]),
         embedding=FullEmbeddingConfig(power=0.5, rounded=True),
         position=position,
         norm=norm,
-        head=SoftmaxHeadConfig(softcap=hf.maybe_real("final_logit_softcapping")),
+        head=SoftmaxHeadConfig(softcap=hf.maybe_number("final_logit_softcapping")),
         ties=TIED if hf.flag("tie_word_embeddings", True) else (),
     )
 
@@ -155,7 +155,7 @@ def _base_keys(config: ModelConfig) -> dict[str, Any]:
         "attention_bias": attention.projections.bias,
         "attention_dropout": attention.dropout,
         "query_pre_attn_scalar": head_width if not scale else round(scale**-2),
-        "sliding_window": sizes[0] if sizes else LARGEST_WINDOW,
+        "sliding_window": sizes[0] if sizes else DEFAULT_WINDOW,
         "layer_types": [NEAR if isinstance(mask, SlidingWindowConfig) else FAR for mask in masks],
         "final_logit_softcapping": one(config, SoftmaxHeadConfig).softcap,
     }
@@ -176,7 +176,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         yield from map_names(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias")
 
 
-_DEFAULTS = {"sliding_window": LARGEST_WINDOW, "num_key_value_heads": 4}
+_DEFAULTS = {"sliding_window": DEFAULT_WINDOW, "num_key_value_heads": 4}
 _CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 GEMMA2 = Family(
     "gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, weight_maps, IGNORED, defaults=_DEFAULTS | _CAPS

@@ -32,27 +32,27 @@ def read(hf: HfConfig) -> LanguageModelConfig:
         "add_cross_attention": False,
         "tie_word_embeddings": True,
     }.items():
-        hf.only(key, value)
+        hf.require(key, value)
     made = preset("gpt2").config(**sizes(hf))
     made = expect(made, LanguageModelConfig)
-    drop = hf.real("attn_pdrop", 0.1)
+    drop = hf.number("attn_pdrop", 0.1)
     made = swap(AttentionConfig, lambda a: replace(a, dropout=drop))(made)
-    embedding = FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=hf.real("embd_pdrop", 0.1)))
+    embedding = FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=hf.number("embd_pdrop", 0.1)))
     made = replace(made, embedding=embedding)
-    hidden, activation = hf.maybe_number("n_inner"), hf.word("activation_function", ACTIVATIONS, "gelu_new")
+    hidden, activation = hf.maybe_integer("n_inner"), hf.choice("activation_function", ACTIVATIONS, "gelu_new")
     made = swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden, activation=activation))(made)
-    return swap(LayerNormConfig, LayerNormConfig(eps=hf.real("layer_norm_epsilon", 1e-5)))(made)
+    return swap(LayerNormConfig, LayerNormConfig(eps=hf.number("layer_norm_epsilon", 1e-5)))(made)
 
 
 def sizes(hf: HfConfig) -> dict[str, Any]:
     """Return the options of a preset from a config of GPT or GPT-2."""
     return {
-        "layers": hf.number("n_layer"),
-        "width": hf.number("n_embd"),
-        "heads": hf.number("n_head"),
-        "vocab": hf.number("vocab_size"),
-        "context": hf.number("n_positions"),
-        "dropout": hf.real("resid_pdrop", 0.1),
+        "layers": hf.integer("n_layer"),
+        "width": hf.integer("n_embd"),
+        "heads": hf.integer("n_head"),
+        "vocab": hf.integer("vocab_size"),
+        "context": hf.integer("n_positions"),
+        "dropout": hf.number("resid_pdrop", 0.1),
     }
 
 

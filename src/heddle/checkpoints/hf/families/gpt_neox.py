@@ -22,26 +22,26 @@ SHARE = 0.25  # of each head that is rotated, by default
 
 def read(hf: HfConfig) -> LanguageModelConfig:
     """Convert a Hugging Face config to a model config."""
-    drop, norm = hf.real("hidden_dropout", 0.0), LayerNormConfig(eps=hf.real("layer_norm_eps", 1e-5))
+    drop, norm = hf.number("hidden_dropout", 0.0), LayerNormConfig(eps=hf.number("layer_norm_eps", 1e-5))
     biased = hf.flag("attention_bias", True)
     attention = AttentionConfig(
-        heads=hf.number("num_attention_heads"),
+        heads=hf.integer("num_attention_heads"),
         projections=ProjectionsConfig(bias=biased, output_bias=biased),
-        dropout=hf.real("attention_dropout", 0.0),
+        dropout=hf.number("attention_dropout", 0.0),
     )
-    hidden, activation = hf.number("intermediate_size"), hf.word("hidden_act", ACTIVATIONS, "gelu")
+    hidden, activation = hf.integer("intermediate_size"), hf.choice("hidden_act", ACTIVATIONS, "gelu")
     channel = FeedForwardConfig(hidden=hidden, activation=activation, bias=True)
     if hf.flag("use_parallel_residual", True):
         both = SumConfig(parts=(attention, channel), norms=(norm, norm))
         block = pre_norm(both, norm=NoNormConfig(), dropout=drop)
     else:
         block = pre_norm(attention, channel, norm=norm, dropout=drop)
-    base, share = hf.real("rotary_emb_base", 10_000.0), hf.real("rotary_pct", SHARE)
+    base, share = hf.number("rotary_emb_base", 10_000.0), hf.number("rotary_pct", SHARE)
     return LanguageModelConfig(
-        vocab=hf.number("vocab_size"),
-        width=hf.number("hidden_size"),
-        context=hf.number("max_position_embeddings"),
-        plan=RepeatConfig(body=block, times=hf.number("num_hidden_layers")),
+        vocab=hf.integer("vocab_size"),
+        width=hf.integer("hidden_size"),
+        context=hf.integer("max_position_embeddings"),
+        plan=RepeatConfig(body=block, times=hf.integer("num_hidden_layers")),
         embedding=FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=drop)),
         position=read_rotary(hf, base, share),
         norm=norm,
@@ -76,9 +76,9 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield the weight maps of a model."""
     config = expect(config, LanguageModelConfig)
     layers, attention = one(config, RepeatConfig).times, one(config, AttentionConfig)
-    beside = bool(find(config, SumConfig))
-    mixer, channel = ("sum.part.mixer", "sum.part.channel") if beside else ("mixer.part", "channel.part")
-    first, second = (f"{mixer}_norm", f"{channel}_norm") if beside else ("mixer.norm", "channel.norm")
+    is_parallel = bool(find(config, SumConfig))
+    mixer, channel = ("sum.part.mixer", "sum.part.channel") if is_parallel else ("mixer.part", "channel.part")
+    first, second = (f"{mixer}_norm", f"{channel}_norm") if is_parallel else ("mixer.norm", "channel.norm")
     yield from map_names({"embedding.weight": "gpt_neox.embed_in.weight"})
     if not config.ties:
         yield from map_names({"head.weight": "embed_out.weight"})

@@ -30,21 +30,21 @@ IGNORED = frozenset({"layer_types", "max_window_layers"})
 
 def base(hf: HfConfig, projections: ProjectionsConfig, part: float | None = None) -> LanguageModelConfig:
     """Return what these families share; `part` as for `read_rotary`."""
-    eps = hf.real("rms_norm_eps", 1e-6)
+    eps = hf.number("rms_norm_eps", 1e-6)
     made = preset("llama").config(
-        layers=hf.number("num_hidden_layers"),
-        width=hf.number("hidden_size"),
-        heads=hf.number("num_attention_heads"),
-        kv_heads=hf.maybe_number("num_key_value_heads"),
-        hidden=hf.number("intermediate_size"),
-        vocab=hf.number("vocab_size"),
-        context=hf.number("max_position_embeddings"),
+        layers=hf.integer("num_hidden_layers"),
+        width=hf.integer("hidden_size"),
+        heads=hf.integer("num_attention_heads"),
+        kv_heads=hf.maybe_integer("num_key_value_heads"),
+        hidden=hf.integer("intermediate_size"),
+        vocab=hf.integer("vocab_size"),
+        context=hf.integer("max_position_embeddings"),
         eps=eps,
         tied=hf.flag("tie_word_embeddings", False),
     )
     made = expect(made, LanguageModelConfig)
-    drop = hf.real("attention_dropout", 0.0)
-    head_width, activation = hf.maybe_number("head_dim"), hf.word("hidden_act", ACTIVATIONS, "silu")
+    drop = hf.number("attention_dropout", 0.0)
+    head_width, activation = hf.maybe_integer("head_dim"), hf.choice("hidden_act", ACTIVATIONS, "silu")
     made = swap(AttentionConfig, lambda a: replace(a, head_width=head_width, projections=projections, dropout=drop))(
         made
     )
@@ -62,24 +62,24 @@ def read_llama(hf: HfConfig) -> LanguageModelConfig:
 
 def read_mistral(hf: HfConfig) -> LanguageModelConfig:
     """Convert a config of Mistral."""
-    window = hf.maybe_number("sliding_window")
+    window = hf.maybe_integer("sliding_window")
     mask = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     return swap(AttentionConfig, lambda a: replace(a, mask=mask))(base(hf, ProjectionsConfig()))
 
 
 def read_qwen2(hf: HfConfig) -> LanguageModelConfig:
     """Convert a config of Qwen2: Llama's parts, with biases of query, key and value."""
-    hf.only("use_sliding_window", False)  # then the window has no effect
-    hf.maybe_number("sliding_window")
+    hf.require("use_sliding_window", False)  # then the window has no effect
+    hf.maybe_integer("sliding_window")
     return base(hf, ProjectionsConfig(bias=True))
 
 
 def read_qwen3(hf: HfConfig) -> LanguageModelConfig:
     """Convert a config of Qwen3."""
-    hf.only("use_sliding_window", False)  # then the window has no effect
-    hf.maybe_number("sliding_window")
+    hf.require("use_sliding_window", False)  # then the window has no effect
+    hf.maybe_integer("sliding_window")
     biased = hf.flag("attention_bias", False)
-    norm = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
+    norm = RMSNormConfig(eps=hf.number("rms_norm_eps", 1e-6))
     return base(hf, ProjectionsConfig(bias=biased, output_bias=biased, norm=norm))
 
 

@@ -28,12 +28,12 @@ IGNORED = frozenset({"layer_types", "max_window_layers", "output_router_logits"}
 def read_mixtral(hf: HfConfig) -> LanguageModelConfig:
     """Convert a config of Mixtral."""
     made = replace(base(hf, ProjectionsConfig()), position=read_rotary(hf, 1e6))
-    window = hf.maybe_number("sliding_window")
+    window = hf.maybe_integer("sliding_window")
     mask = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     made = swap(AttentionConfig, lambda a: replace(a, mask=mask))(made)
-    top, jitter = hf.number("num_experts_per_tok"), hf.real("router_jitter_noise", 0.0)
-    router = TokenChoiceConfig(top=top, jitter=jitter)
-    count, balance = hf.number("num_local_experts"), _balance(hf)
+    top, jitter = hf.integer("num_experts_per_tok"), hf.number("router_jitter_noise", 0.0)
+    router = TokenChoiceConfig(top_k=top, jitter=jitter)
+    count, balance = hf.integer("num_local_experts"), _balance(hf)
     return swap(
         GatedFeedForwardConfig,
         lambda expert: ExpertsConfig(experts=count, expert=expert, router=router, balance=balance),
@@ -43,16 +43,16 @@ def read_mixtral(hf: HfConfig) -> LanguageModelConfig:
 def read_qwen3_moe(hf: HfConfig) -> LanguageModelConfig:
     """Convert a config of Qwen3-MoE."""
     made = read_qwen3(hf)
-    known = hf.maybe_number("num_local_experts")  # since transformers 5
-    count = hf.maybe_number("num_experts") if known is None else known
-    router = TokenChoiceConfig(top=hf.number("num_experts_per_tok"), normalised=hf.flag("norm_topk_prob", False))
+    known = hf.maybe_integer("num_local_experts")  # since transformers 5
+    count = hf.maybe_integer("num_experts") if known is None else known
+    router = TokenChoiceConfig(top_k=hf.integer("num_experts_per_tok"), normalized=hf.flag("norm_topk_prob", False))
     sparse = ExpertsConfig(
-        experts=hf.number("num_experts") if count is None else count,
-        expert=replace(one(made, GatedFeedForwardConfig), hidden=hf.number("moe_intermediate_size")),
+        experts=hf.integer("num_experts") if count is None else count,
+        expert=replace(one(made, GatedFeedForwardConfig), hidden=hf.integer("moe_intermediate_size")),
         router=router,
         balance=_balance(hf),
     )
-    every, dense = hf.number("decoder_sparse_step", 1), set(hf.numbers("mlp_only_layers"))
+    every, dense = hf.integer("decoder_sparse_step", 1), set(hf.integers("mlp_only_layers"))
     return replace(
         made,
         plan=plan_from_blocks([
@@ -63,7 +63,7 @@ def read_qwen3_moe(hf: HfConfig) -> LanguageModelConfig:
 
 
 def _balance(hf: HfConfig) -> LoadBalancingLossConfig:
-    return LoadBalancingLossConfig(weight=hf.real("router_aux_loss_coef", 0.001))
+    return LoadBalancingLossConfig(weight=hf.number("router_aux_loss_coef", 0.001))
 
 
 def write_mixtral(config: ModelConfig) -> Mapping[str, Any]:
@@ -85,7 +85,7 @@ def write_qwen3_moe(config: ModelConfig) -> Mapping[str, Any]:
         "use_sliding_window": False,
         "num_experts": experts.experts,
         "moe_intermediate_size": hidden_width(experts.expert, keys["hidden_size"]),
-        "norm_topk_prob": one(config, TokenChoiceConfig).normalised,
+        "norm_topk_prob": one(config, TokenChoiceConfig).normalized,
         "decoder_sparse_step": 1,
         "mlp_only_layers": dense,
     }  # fmt: skip
@@ -95,7 +95,7 @@ def _expert_keys(config: ModelConfig) -> dict[str, Any]:
     """Return the keys of experts that both share."""
     losses = find(config, LoadBalancingLossConfig)
     more = {"router_aux_loss_coef": losses[0].weight} if losses else {}
-    return {"num_experts_per_tok": one(config, TokenChoiceConfig).top, **more}
+    return {"num_experts_per_tok": one(config, TokenChoiceConfig).top_k, **more}
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ NORMS = {
 
 def read(hf: HfConfig) -> LanguageModelConfig:
     """Convert a Hugging Face config to a model config."""
-    norm, biased = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-5)), hf.flag("attention_bias", False)
+    norm, biased = RMSNormConfig(eps=hf.number("rms_norm_eps", 1e-5)), hf.flag("attention_bias", False)
     made = base(hf, ProjectionsConfig(bias=biased, output_bias=biased, across=norm))
     after = swap(BranchConfig, lambda b: replace(b, norm=NoNormConfig(), join=NormedConfig(norm=norm)))
     return replace(after(made), norm=norm)

@@ -22,11 +22,11 @@ UNUSED = frozenset({"position_ids", "transformer.position_ids"})
 
 def read(hf: HfConfig) -> LanguageModelConfig:
     """Convert a Hugging Face config to a model config."""
-    hf.only("tie_word_embeddings", True)
+    hf.require("tie_word_embeddings", True)
     made = preset("gpt").config(**gpt2.sizes(hf))
     made = expect(made, LanguageModelConfig)
-    activation, eps = hf.word("afn", ACTIVATIONS, "gelu"), hf.real("layer_norm_epsilon", 1e-5)
-    scores, entry = hf.real("attn_pdrop", 0.1), ElementDropoutConfig(rate=hf.real("embd_pdrop", 0.1))
+    activation, eps = hf.choice("afn", ACTIVATIONS, "gelu"), hf.number("layer_norm_epsilon", 1e-5)
+    scores, entry = hf.number("attn_pdrop", 0.1), ElementDropoutConfig(rate=hf.number("embd_pdrop", 0.1))
     for edit in (
         swap(AttentionConfig, lambda a: replace(a, dropout=scores)),
         swap(EntryConfig, lambda e: replace(e, dropout=entry)),

@@ -36,27 +36,27 @@ IGNORED = frozenset({"layerdrop", "init_std", "activation_dropout", "prefix"})
 
 def read(hf: HfConfig) -> LanguageModelConfig:
     """Convert a Hugging Face config to a model config."""
-    hf.only("layer_norm_elementwise_affine", True)
-    biased, drop = hf.flag("enable_bias", True), hf.real("dropout", 0.1)
+    hf.require("layer_norm_elementwise_affine", True)
+    biased, drop = hf.flag("enable_bias", True), hf.number("dropout", 0.1)
     attention = AttentionConfig(
-        heads=hf.number("num_attention_heads"),
+        heads=hf.integer("num_attention_heads"),
         projections=ProjectionsConfig(bias=biased, output_bias=biased),
-        dropout=hf.real("attention_dropout", 0.0),
+        dropout=hf.number("attention_dropout", 0.0),
     )
-    activation = hf.word("activation_function", ACTIVATIONS, "relu")
-    channel = FeedForwardConfig(hidden=hf.number("ffn_dim"), activation=activation, bias=biased)
+    activation = hf.choice("activation_function", ACTIVATIONS, "relu")
+    channel = FeedForwardConfig(hidden=hf.integer("ffn_dim"), activation=activation, bias=biased)
     before = hf.flag("do_layer_norm_before", True)
     place = pre_norm if before else post_norm
     last = not hf.flag("_remove_final_layer_norm", False) and before
-    width = hf.number("hidden_size")
-    inner = hf.maybe_number("word_embed_proj_dim")
+    width = hf.integer("hidden_size")
+    inner = hf.maybe_integer("word_embed_proj_dim")
     embedding, head = _ends(width, width if inner is None else inner)
     return LanguageModelConfig(
-        vocab=hf.number("vocab_size"),
+        vocab=hf.integer("vocab_size"),
         width=width,
-        context=hf.number("max_position_embeddings"),
+        context=hf.integer("max_position_embeddings"),
         plan=RepeatConfig(
-            body=place(attention, channel, norm=NORM, dropout=drop), times=hf.number("num_hidden_layers")
+            body=place(attention, channel, norm=NORM, dropout=drop), times=hf.integer("num_hidden_layers")
         ),
         embedding=embedding,
         position=LearnedPositionConfig(first=2),

@@ -21,16 +21,16 @@ IGNORED = frozenset({"auto_map", "interpolate_factor", "layer_types", "original_
 def read(hf: HfConfig) -> LanguageModelConfig:
     """Convert a Hugging Face config to a model config."""
     for key in ("attention_bias", "lm_head_bias"):
-        hf.only(key, False)
-    window = hf.maybe_number("sliding_window")
+        hf.require(key, False)
+    window = hf.maybe_integer("sliding_window")
     mask: MaskConfig = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     made = base(hf, ProjectionsConfig(), part=1.0)
     scaling = one(made, RotaryScalingConfig)
     if not isinstance(scaling, NoScalingConfig):  # Phi-3 calls LongRoPE yarn
         raise ConfigError(f"{hf.where}: rope_parameters: rope_type", want="default", got=scaling.kind)
     made = swap(AttentionConfig, lambda a: replace(a, mask=mask))(made)
-    made = swap(ElementDropoutConfig, ElementDropoutConfig(rate=hf.real("resid_pdrop", 0.0)))(made)
-    drop = ElementDropoutConfig(rate=hf.real("embd_pdrop", 0.0))
+    made = swap(ElementDropoutConfig, ElementDropoutConfig(rate=hf.number("resid_pdrop", 0.0)))(made)
+    drop = ElementDropoutConfig(rate=hf.number("embd_pdrop", 0.0))
     return replace(made, embedding=FullEmbeddingConfig(dropout=drop))
 
 

@@ -18,7 +18,7 @@ from heddle.nn.channels import (
     ExpertsConfig,
     FeedForwardConfig,
     LoadBalancingLossConfig,
-    RowPlacesConfig,
+    PerDocumentCapacityConfig,
     TokenChoiceConfig,
     hidden_width,
 )
@@ -42,20 +42,20 @@ def read(hf: HfConfig) -> EncoderDecoderConfig:
         "router_dtype": "float32",
         "router_type": "tokens_masked",
     }.items():
-        hf.only(key, value)
+        hf.require(key, value)
     made = preset("switch-base-8").config(
         layers=2,  # one dense, one with experts
-        width=hf.number("d_model"),
-        heads=hf.number("num_heads"),
-        hidden=hf.number("d_ff"),
-        experts=hf.number("num_experts", 8),
-        vocab=hf.number("vocab_size"),
-        context=hf.number("n_positions", CONTEXT),
+        width=hf.integer("d_model"),
+        heads=hf.integer("num_heads"),
+        hidden=hf.integer("d_ff"),
+        experts=hf.integer("num_experts", 8),
+        vocab=hf.integer("vocab_size"),
+        context=hf.integer("n_positions", CONTEXT),
     )
     made = expect(made, EncoderDecoderConfig)
     made = _inner(hf, made)
-    layers = hf.number("num_layers")
-    depths = (layers, layers if (found := hf.maybe_number("num_decoder_layers")) is None else found)
+    layers = hf.integer("num_layers")
+    depths = (layers, layers if (found := hf.maybe_integer("num_decoder_layers")) is None else found)
     towers = (_layered(hf, made, side, depth) for side, depth in zip(SIDES, depths, strict=True))
     tied = hf.flag("tie_word_embeddings", True)
     head = replace(made.head, power=-0.5 if tied else 0.0)
@@ -64,10 +64,10 @@ def read(hf: HfConfig) -> EncoderDecoderConfig:
 
 def _inner(hf: HfConfig, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Return a model with the layers' hyperparameters of a config."""
-    drop, wide = hf.real("dropout_rate", 0.1), hf.number("d_kv")
-    activation, eps = hf.word("dense_act_fn", ACTIVATIONS, "relu"), hf.real("layer_norm_epsilon", 1e-6)
-    buckets = hf.number("relative_attention_num_buckets", 32)
-    far = hf.number("relative_attention_max_distance", 128)
+    drop, wide = hf.number("dropout_rate", 0.1), hf.integer("d_kv")
+    activation, eps = hf.choice("dense_act_fn", ACTIVATIONS, "relu"), hf.number("layer_norm_epsilon", 1e-6)
+    buckets = hf.integer("relative_attention_num_buckets", 32)
+    far = hf.integer("relative_attention_max_distance", 128)
     for edit in (
         swap(AttentionConfig, lambda a: replace(a, head_width=wide, score=PLAIN, dropout=drop)),
         swap(CrossAttentionConfig, lambda a: replace(a, head_width=wide, score=PLAIN, dropout=drop)),
@@ -83,13 +83,13 @@ def _inner(hf: HfConfig, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 def _routed(hf: HfConfig, context: int) -> Callable[[ExpertsConfig], ExpertsConfig]:
     """Return an edit that sets routing, capacity and losses; a capacity of a whole row drops no token."""
-    most = hf.number("expert_capacity", 64)
+    most = hf.integer("expert_capacity", 64)
     if most < 1:
         raise ConfigError(f"{hf.where}: expert_capacity", want="at least 1", got=most)
-    capacity = DroplessConfig() if most >= context else RowPlacesConfig(most=most)
-    jitter, z_loss = hf.real("router_jitter_noise", 0.01), hf.real("router_z_loss_coef", 0.001)
-    router = TokenChoiceConfig(top=1, normalised=False, jitter=jitter)
-    balance = LoadBalancingLossConfig(weight=hf.real("router_aux_loss_coef", 0.001))
+    capacity = DroplessConfig() if most >= context else PerDocumentCapacityConfig(max_capacity=most)
+    jitter, z_loss = hf.number("router_jitter_noise", 0.01), hf.number("router_z_loss_coef", 0.001)
+    router = TokenChoiceConfig(top_k=1, normalized=False, jitter=jitter)
+    balance = LoadBalancingLossConfig(weight=hf.number("router_aux_loss_coef", 0.001))
     return lambda experts: replace(experts, router=router, capacity=capacity, balance=balance, z_loss=z_loss)
 
 
@@ -97,7 +97,7 @@ def _layered(hf: HfConfig, made: EncoderDecoderConfig, side: str, depth: int) ->
     """Return a tower with all its layers, given one with two: a dense one and one with experts."""
     tower = _tower(made, side)
     dense, sparse = _blocks(tower)
-    count, step = hf.number(f"num_sparse_{side}_layers", 3), hf.maybe_number(f"{side}_sparse_step")
+    count, step = hf.integer(f"num_sparse_{side}_layers", 3), hf.maybe_integer(f"{side}_sparse_step")
     there = _sparse(depth, _step(depth, count) if step is None else step)
     return replace(tower, plan=ChainConfig(bodies=tuple(sparse if routed else dense for routed in there)))
 
@@ -139,7 +139,8 @@ def _expert_keys(config: EncoderDecoderConfig) -> dict[str, Any]:
     if not find(config, ExpertsConfig):
         return {}
     experts, losses = one(config, ExpertsConfig), find(config, LoadBalancingLossConfig)
-    places = experts.capacity.most if isinstance(experts.capacity, RowPlacesConfig) else config.context
+    capacity = experts.capacity
+    places = capacity.max_capacity if isinstance(capacity, PerDocumentCapacityConfig) else config.context
     return {
         "num_experts": experts.experts,
         "expert_capacity": places,

@@ -29,27 +29,27 @@ CONTEXT = 512  # the length that the models were trained at; relative positions 
 
 def read(hf: HfConfig) -> EncoderDecoderConfig:
     """Convert a Hugging Face config to a model config."""
-    hf.only("is_encoder_decoder", True)
+    hf.require("is_encoder_decoder", True)
     gated, activation = _feed_forward(hf)
     tied = hf.flag("tie_word_embeddings", True)
-    layers = hf.number("num_layers")
+    layers = hf.integer("num_layers")
     made = preset("t5-base").config(
         layers=layers,
-        width=hf.number("d_model"),
-        heads=hf.number("num_heads"),
-        head_width=hf.number("d_kv"),
-        hidden=hf.number("d_ff"),
-        vocab=hf.number("vocab_size"),
-        context=hf.number("n_positions", CONTEXT),
-        dropout=hf.real("dropout_rate", 0.1),
+        width=hf.integer("d_model"),
+        heads=hf.integer("num_heads"),
+        head_width=hf.integer("d_kv"),
+        hidden=hf.integer("d_ff"),
+        vocab=hf.integer("vocab_size"),
+        context=hf.integer("n_positions", CONTEXT),
+        dropout=hf.number("dropout_rate", 0.1),
     )
     made = expect(made, EncoderDecoderConfig)
-    buckets = hf.number("relative_attention_num_buckets", 32)
-    far = hf.number("relative_attention_max_distance", 128)
+    buckets = hf.integer("relative_attention_num_buckets", 32)
+    far = hf.integer("relative_attention_max_distance", 128)
     made = swap(T5PositionConfig, T5PositionConfig(buckets=buckets, farthest=far))(made)
-    made = swap(RMSNormConfig, RMSNormConfig(eps=hf.real("layer_norm_epsilon", 1e-6)))(made)
+    made = swap(RMSNormConfig, RMSNormConfig(eps=hf.number("layer_norm_epsilon", 1e-6)))(made)
     made = swap(FeedForwardConfig, lambda c: gated(hidden=c.hidden, activation=activation))(made)
-    times = hf.maybe_number("num_decoder_layers") or layers
+    times = hf.maybe_integer("num_decoder_layers") or layers
     made = replace(made, decoder=swap(RepeatConfig, lambda r: replace(r, times=times))(made.decoder))
     scaled = hf.flag("scale_decoder_outputs", tied)
     head = replace(made.head, power=-0.5 if scaled else 0.0)
@@ -63,7 +63,7 @@ def _feed_forward(hf: HfConfig) -> FeedForwardKind:
     known: dict[str, FeedForwardKind] = {name: (FeedForwardConfig, found) for name, found in ACTIVATIONS.items()}
     known |= {f"gated-{name}": (GatedFeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()}
     known["gated-gelu"] = (GatedFeedForwardConfig, "gelu_tanh")  # an exception in transformers
-    return hf.word("feed_forward_proj", known, "relu")
+    return hf.choice("feed_forward_proj", known, "relu")
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:

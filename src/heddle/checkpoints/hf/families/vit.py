@@ -48,27 +48,27 @@ ENCODER = EncoderFamily(
 
 def read(hf: HfConfig) -> EncoderConfig:
     """Convert a Hugging Face config to a model config."""
-    side, patch = hf.number("image_size", 224), hf.number("patch_size", 16)
+    side, patch = hf.integer("image_size", 224), hf.integer("patch_size", 16)
     if patch < 1 or side < patch or side % patch:
         raise ConfigError(f"{hf.where}: image_size", want=f"a multiple of patch_size, {patch}", got=side)
     made = preset("vit-base-16").config(
-        layers=hf.number("num_hidden_layers"),
-        width=hf.number("hidden_size"),
-        heads=hf.number("num_attention_heads"),
-        hidden=hf.number("intermediate_size"),
+        layers=hf.integer("num_hidden_layers"),
+        width=hf.integer("hidden_size"),
+        heads=hf.integer("num_attention_heads"),
+        hidden=hf.integer("intermediate_size"),
         side=side,
         patch=patch,
-        dropout=hf.real("hidden_dropout_prob", 0.0),
+        dropout=hf.number("hidden_dropout_prob", 0.0),
     )
     made = expect(made, EncoderConfig)
-    drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
-    made = with_details(made, hf.word("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
-    made = replace(made, embedding=PatchEmbeddingConfig(size=patch, channels=hf.number("num_channels", 3)))
+    drop, eps = hf.number("attention_probs_dropout_prob", 0.0), hf.number("layer_norm_eps", 1e-12)
+    made = with_details(made, hf.choice("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
+    made = replace(made, embedding=PatchEmbeddingConfig(size=patch, channels=hf.integer("num_channels", 3)))
     made = swap(ProjectionsConfig, ProjectionsConfig(bias=hf.flag("qkv_bias", True), output_bias=True))(made)
     headless = ENCODER.class_in(hf) == "ViTModel"
-    if headless and hf.maybe_number("pooler_output_size") not in (None, made.width):
+    if headless and hf.maybe_integer("pooler_output_size") not in (None, made.width):
         raise ConfigError(f"{hf.where}: pooler_output_size", want=f"{made.width}, the width", got="another")
-    pooling = DenseFirstTokenConfig(activation=hf.word("pooler_act", ACTIVATIONS, "tanh") if headless else "tanh")
+    pooling = DenseFirstTokenConfig(activation=hf.choice("pooler_act", ACTIVATIONS, "tanh") if headless else "tanh")
     return ENCODER.with_outputs(made, hf, OutputParts(pooling=pooling))
 
 
