@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from heddle.comparison import Verdict, compare_to_base, detectable_effect, holm, power, rank_agreement
+from heddle.comparison.statistics import Verdict, compare_to_base, detectable_effect, holm, power, rank_agreement
 from heddle.core import UsageError
 
 SEEDS, VARIANTS, NOISE, LUCK = 3, 12, 0.0011, 0.003  # deviations of one run, and of what a seed does to all

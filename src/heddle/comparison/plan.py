@@ -2,23 +2,30 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.comparison.suite import BASE, RATES, ArmName, Suite, Variant, check_comparable, describe
-from heddle.core import ConfigError, UsageError, encode, fields_of, replace
+import torch
+
+from heddle.comparison.suites import VALIDATION_ROWS, Suite, Variant, check_comparable, describe
+from heddle.core import ConfigError, UsageError, encode, replace
+from heddle.core.system import read_text
 from heddle.data.shards import Prepared, open_prepared, prepare
 from heddle.data.sources import CorpusConfig, PreparedSource
 from heddle.models import build_meta, training_flops
-from heddle.models.networks import Model
 from heddle.models.presets import PresetConfig, preset
 from heddle.text.tokenizers import Tokenizer
-from heddle.training import EveryConfig, KeepConfig, RunConfig, with_control_tokens
+from heddle.training import EveryConfig, KeepConfig, RunConfig, guess_vocab, with_control_tokens
 
 CONTROL_SAME, CONTROL_LESS = "control: base again", "control: 90 % of the tokens"
+CONTROLS = (CONTROL_SAME, CONTROL_LESS)
 LESS = 0.9
-POINTS = 20  # of the curve of held-out losses
+VALIDATIONS, POINTS = 5, 20  # of a run: held-out losses, and lines in its log
+OTHER_WEIGHTS = 1000  # added to the seed of the second base: other weights and dropout, the same data
+TOKENS = "tokens"
+NOT_HASHED = ("name", "seed", "weight_seed", "data", "every", "keep", "stop", "hardware", "use", "tensorboard")
 
 
 @dataclass(frozen=True)
@@ -27,49 +34,90 @@ class PlannedRun:
 
     variant: str
     seed: int
-    arm: str  # tokens, time, or rate x 0.5
+    arm: str  # tokens, time, rate, or in the search for a rate: rate x 0.5
     config: RunConfig
+    config_hash: str
     key: str
     note: str = ""
     changes: tuple[str, ...] = ()  # the printed difference from the base
+    cost: float = 0.0  # FLOPs
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """Names for exactly this data: what is learned from, what is held out, the tokenizer."""
+
+    data: str
+    valid: str
+    tokenizer: str
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> "Hashes":
+        """Return the hashes of prepared data, by the checksums of its files; where they lie does not matter."""
+        return cls(_side_hash(prepared.train), _side_hash(prepared.valid), prepared.tokenizer_fingerprint[:12])
+
+
+def _side_hash(folder: Path) -> str:
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("manifest.json")):
+        files = json.loads(read_text(path))["files"]
+        found.update(json.dumps([path.parent.name, [file["sha256"] for file in files]]).encode())
+    return found.hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a suite, and what they share."""
+    """The base and the variants of a suite with their data, from which runs are made."""
 
-    suite: str
+    suite: Suite
     base: RunConfig
-    runs: tuple[PlannedRun, ...]
-    data_hash: str
-    tokenizer_hash: str
-    tokens_per_step: int
+    variants: tuple[tuple[Variant, RunConfig], ...]  # the base first
+    hashes: Hashes
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Return the tokens that a step of the base reads."""
+        return self.base.training.batch * self.base.rows.max_length
+
+    def configs(self) -> dict[str, RunConfig]:
+        """Return the configs by variant."""
+        return {variant.name: config for variant, config in self.variants}
+
+    def runs(self, variant: Variant, config: RunConfig, arm: str, steps: int, seeds: Iterable[int]) -> list[PlannedRun]:
+        """Return one run for each seed; the same seed means the same data order and masks in every variant."""
+        changes, cost = tuple(describe(self.base, config)), run_flops(config, steps)
+        found = []
+        for seed in seeds:
+            full = _of_seed(config, steps, seed)
+            name = config_hash(full)
+            parts = [name, self.hashes.data, self.hashes.valid, str(seed), arm.replace(" ", ""), str(steps)]
+            weights = [] if config.weight_seed is None else [f"w{full.weight_seed}"]
+            key = "-".join([*parts, *weights])
+            found.append(PlannedRun(variant.name, seed, arm, full, name, key, variant.note, changes, cost))
+        return found
 
 
 def prepare_base(suite: Suite, folder: Path) -> tuple[RunConfig, Prepared]:
     """Tokenize the data once for all runs; return the base on it, with its model written out for this vocabulary."""
     config = suite.base.absolute()
-    if config.mix or config.init is not None:
-        raise ConfigError("base", want="one corpus and new weights, to compare architectures", got="mix or init")
     if config.data.prepared is not None:
         ready = open_prepared(config.data.prepared)
         if ready is None:
             raise UsageError(f"{config.data.prepared}: not a finished folder of prepared data")
     else:
-        place = folder / "data" / "tokens"  # its parent is locked while it is written
+        place = folder / "data" / "tokens"  # its parent is locked while it is written: not the folder of the suite
         ready = open_prepared(place)
         tokenizer = ready.load_tokenizer() if ready is not None else _tokenizer(config)
         ready = prepare(config.data.resolve(), tokenizer, place)
-    tokenizer = ready.load_tokenizer()
     data = CorpusConfig(sources=(PreparedSource(path=str(ready.folder.resolve())),))
-    return replace(config, data=data, model=_written_out(config, tokenizer.vocab)), ready
+    return replace(config, data=data, model=_written_out(config, ready.load_tokenizer().vocab)), ready
 
 
 def _tokenizer(config: RunConfig) -> Tokenizer:
     try:
         return with_control_tokens(config).train(config.data.sample())
     except ConfigError as error:
-        raise error.inside("tokenizer") from None
+        raise error.with_prefix("tokenizer") from None
 
 
 def _written_out(config: RunConfig, vocab: int) -> Any:
@@ -81,30 +129,35 @@ def _written_out(config: RunConfig, vocab: int) -> Any:
     return model.expand()
 
 
-def make_plan(suite: Suite, base: RunConfig, prepared: Prepared, controls: bool = True) -> Plan:
-    """Return every run of a suite; refuse what could not be compared, before anything trains."""
-    tokens = base.training.batch * base.rows.max_length
-    runs: list[PlannedRun] = []
-    variants = [Variant(BASE, lambda config: config), *suite.variants]
-    for arm in suite.arms:
-        for variant in variants:
-            config = _edited(variant, base)
-            for label, tuned in _of_arm(arm, config):
-                arm_of_variant = _Arm(variant, label, tuned, _steps(suite, tuned, variant.name))
-                runs += _seeded(suite, arm_of_variant, base, prepared)
-    if controls and "tokens" in suite.arms:
-        steps = _steps(suite, base, BASE)
-        same, less = Variant(CONTROL_SAME, lambda c: c), Variant(CONTROL_LESS, lambda c: c)
-        runs += _seeded(suite, _Arm(same, "tokens", base, steps, weight_seed=1000), base, prepared)
-        runs += _seeded(suite, _Arm(less, "tokens", base, max(1, round(LESS * steps))), base, prepared)
-    unique = {run.key: run for run in runs}
-    return Plan(suite.name, base, tuple(unique.values()), prepared.fingerprint, prepared.tokenizer_fingerprint, tokens)
+def check_suite(suite: Suite) -> None:
+    """Refuse what could not be compared, before the data are read: with about as many tokens as there will be."""
+    base = suite.base
+    if base.mix or base.init is not None:
+        raise ConfigError("base", want="one corpus and new weights, to compare architectures", got="mix or init")
+    make_plan(suite, replace(base, model=_written_out(base, guess_vocab(base))), Hashes("", "", ""))
 
 
-def _edited(variant: Variant, base: RunConfig) -> RunConfig:
+def make_plan(suite: Suite, base: RunConfig, hashes: Hashes) -> Plan:
+    """Return the plan of a suite; refuse variants that are equal, or could not be compared."""
+    base = replace(base, validation_rows=base.validation_rows or VALIDATION_ROWS)
+    first = Variant(suite.base_name, lambda config: config)
+    found: list[tuple[Variant, RunConfig]] = []
+    names: dict[str, str] = {}
+    for variant in (first, *suite.variants):
+        config = _edited(variant, base, is_base=variant is first)
+        budget_steps(suite, config, variant.name)
+        name = config_hash(config)
+        if name in names:
+            raise UsageError(f"{variant.name}: equal to {names[name]}; want each variant once")
+        names[name] = variant.name
+        found.append((variant, config))
+    return Plan(suite, base, tuple(found), hashes)
+
+
+def _edited(variant: Variant, base: RunConfig, is_base: bool) -> RunConfig:
     try:
         config = variant.edit(base)
-        if variant.name != BASE:
+        if not is_base:
             check_comparable(base, config, variant.name)
         config.objective.checked_model(build_meta(config.model))
     except ConfigError as error:
@@ -112,77 +165,64 @@ def _edited(variant: Variant, base: RunConfig) -> RunConfig:
     return config
 
 
-def _of_arm(arm: ArmName, config: RunConfig) -> list[tuple[str, RunConfig]]:
-    """Return the settings that an arm trains: one, or one for each learning rate."""
-    if arm != "rate":
-        return [(arm, config)]
-    optimizer = config.training.optimizer
-    rate = fields_of(optimizer).get("learning_rate")
-    if rate is None:
-        raise UsageError(f"arm rate: the optimizer {optimizer.kind} has no learning_rate")
-    return [
-        (f"rate x {factor:g}", replace(config, training=replace(config.training, optimizer=replace(
-            optimizer, learning_rate=rate * factor))))
-        for factor in RATES
-    ]  # fmt: skip
+def _of_seed(config: RunConfig, steps: int, seed: int) -> RunConfig:
+    """Return the run of one seed, with as many validations and lines whatever its length; on a CPU with one thread.
+
+    Threads would otherwise follow what other processes leave free, and the last bits with them.
+    """
+    hardware = config.hardware
+    on_cpu = hardware.device == "cpu" or (hardware.device == "auto" and not torch.cuda.is_available())
+    if hardware.threads is None and on_cpu:
+        hardware = replace(hardware, threads=1)
+    every = max(1, steps // VALIDATIONS)
+    return replace(
+        config,
+        name="run",
+        seed=seed,
+        weight_seed=None if config.weight_seed is None else config.weight_seed + seed,
+        training=replace(config.training, steps=steps),
+        every=EveryConfig(log=max(1, steps // POINTS), validate=every, save=config.every.save, sample=steps + 1),
+        keep=KeepConfig(last=1, best=0),
+        hardware=hardware,
+    )
 
 
-@dataclass(frozen=True)
-class _Arm:
-    """One variant in one arm, before its seeds."""
-
-    variant: Variant
-    label: str
-    config: RunConfig
-    steps: int
-    weight_seed: int | None = None
-
-
-def _seeded(suite: Suite, arm: _Arm, base: RunConfig, prepared: Prepared) -> list[PlannedRun]:
-    """Return one run for each seed; the same seed means the same data order in every variant."""
-    seeds = suite.seeds[:1] if arm.label.startswith("rate") else suite.seeds
-    steps, variant = arm.steps, arm.variant
-    quarter = max(1, steps // 4)
-    runs = []
-    for seed in seeds:
-        full = replace(
-            arm.config,
-            name="run",
-            seed=seed,
-            weight_seed=None if arm.weight_seed is None else arm.weight_seed + seed,
-            training=replace(arm.config.training, steps=steps),
-            every=EveryConfig(log=max(1, steps // POINTS), validate=quarter, save=quarter, sample=steps + 1),
-            keep=KeepConfig(last=1, best=0),
-        )
-        key = run_key(full, prepared, arm.label, variant.name)
-        changes = tuple(describe(base, arm.config))
-        runs.append(PlannedRun(variant.name, seed, arm.label, full, key, variant.note, changes))
-    return runs
+def config_hash(config: RunConfig) -> str:
+    """Return a name for what is trained: all but the seed, the steps, the data, and where and how it is logged."""
+    plain = encode(config)
+    assert isinstance(plain, dict) and isinstance(plain["training"], dict)
+    kept: dict[str, Any] = {name: value for name, value in plain.items() if name not in NOT_HASHED}
+    kept["training"] = {name: value for name, value in plain["training"].items() if name != "steps"}
+    kept["numbers"] = [config.hardware.dtype, config.hardware.matmul]
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def run_key(config: RunConfig, prepared: Prepared, arm: str, variant: str) -> str:
-    """Return a name for exactly this run: config, data, seed, arm; where its data lie does not matter."""
-    plain: Any = encode(replace(config, data=CorpusConfig()))
-    marks = [plain, prepared.fingerprint, prepared.tokenizer_fingerprint, arm, variant]
-    return hashlib.sha256(json.dumps(marks, sort_keys=True).encode()).hexdigest()[:16]
+# --- budgets and arms -------------------------------------------------------------------------------------------------
 
 
-# --- budgets ----------------------------------------------------------------------------------------------------------
+def step_flops(config: RunConfig) -> float:
+    """Return the FLOPs of one training step."""
+    tokens = config.training.batch * config.rows.max_length
+    return float(training_flops(build_meta(config.model), config.rows.max_length) * tokens)
 
 
-def _steps(suite: Suite, config: RunConfig, name: str) -> int:
-    """Return the steps that a budget pays for."""
+def run_flops(config: RunConfig, steps: int) -> float:
+    """Return the FLOPs of a run, those of its validations included: a third of a training step's for each row."""
+    rows = (VALIDATIONS + 1) * (config.validation_rows or VALIDATION_ROWS)
+    return step_flops(config) * (steps + rows / config.training.batch / 3)
+
+
+def budget_steps(suite: Suite, config: RunConfig, name: str, seconds: float | None = None) -> int:
+    """Return the steps that a budget pays for; one in seconds needs those of a step."""
     budget, tokens = suite.budget, config.training.batch * config.rows.max_length
     if budget.steps is not None:
         return budget.steps
     if budget.tokens is not None:
-        return _whole_steps(budget.tokens / tokens, name, f"{budget.tokens:,} tokens")
+        return _whole_steps(budget.tokens / tokens, name, f"{budget.tokens:,} tokens, {tokens:,} a step,")
     if budget.flops is not None:
-        model: Model = build_meta(config.model)
-        cost = training_flops(model, config.rows.max_length) * tokens
-        return _whole_steps(budget.flops / cost, name, f"{budget.flops:.3g} FLOPs")
+        return _whole_steps(budget.flops / step_flops(config), name, f"{budget.flops:.3g} FLOPs")
     if budget.seconds is not None:
-        raise UsageError("budget.seconds: speeds are measured first; run with --pilot")
+        return 1 if seconds is None else _whole_steps(budget.seconds / seconds, name, f"{budget.seconds:g} seconds")
     return config.training.steps
 
 
@@ -190,3 +230,14 @@ def _whole_steps(steps: float, name: str, budget: str) -> int:
     if steps < 1:
         raise UsageError(f"{name}: a budget of {budget} does not pay for one step")
     return int(steps)
+
+
+def control_runs(plan: Plan, steps: int) -> list[PlannedRun]:
+    """Return the runs of both controls: the base with other weights, and the base with fewer tokens."""
+    same, less = (Variant(name, lambda config: config) for name in CONTROLS)
+    seeds = plan.suite.seeds
+    other = replace(plan.base, weight_seed=OTHER_WEIGHTS)
+    return [
+        *plan.runs(same, other, TOKENS, steps, seeds),
+        *plan.runs(less, plan.base, TOKENS, max(1, round(LESS * steps)), seeds),
+    ]

@@ -49,7 +49,7 @@ def active_parameters(model: nn.Module) -> int:
         for parameter in module.parameters(recurse=False):
             if id(parameter) not in seen:
                 seen.add(id(parameter))
-                total += parameter.numel() * (module.active() if isinstance(module, Module) else 1.0)
+                total += parameter.numel() * (module.active_fraction() if isinstance(module, Module) else 1.0)
     return round(total)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.comparison.statistics import scipy_module
+from heddle.comparison.statistics.paired import scipy_module
 from heddle.core import UsageError
 
 DELTA = 1e-3  # where Huber's loss turns from a square into a line, in log loss

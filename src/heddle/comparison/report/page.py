@@ -5,11 +5,10 @@ import statistics
 from html import escape
 from pathlib import Path
 
-from heddle.comparison import figures
-from heddle.comparison.compare import Compared
+from heddle.comparison.judge import Compared
 from heddle.comparison.plan import CONTROL_LESS, CONTROL_SAME
+from heddle.comparison.report import figures
 from heddle.comparison.statistics import MARGIN, Comparison, Verdict, detectable_effect, rank_agreement
-from heddle.comparison.suite import BASE
 from heddle.core.system import write_text
 
 REPORT = "report.html"
@@ -40,10 +39,11 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 """
 
 
-def write_report(compared: Compared, command: str, paper: dict[str, float] | None = None) -> Path:
+def write_report(compared: Compared, command: str) -> Path:
     """Write report.html into the folder of a comparison; return its path."""
     path = compared.folder / REPORT
-    write_text(path, render(compared, command, paper or {}))
+    figures_of_paper = compared.plan.suite.paper.get("final loss", {})
+    write_text(path, render(compared, command, {name: figure.loss for name, figure in figures_of_paper.items()}))
     return path
 
 
@@ -63,7 +63,7 @@ def render(compared: Compared, command: str, paper: dict[str, float]) -> str:
         _section("How to repeat it", [f"<p><code>{escape(command)}</code></p>"]),
     ]
     body = "\n".join(section for section in sections if section)
-    title = escape(f"{compared.plan.suite}: a comparison at equal budget")
+    title = escape(f"{compared.plan.suite.name}: a comparison at equal budget")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
@@ -73,11 +73,11 @@ def render(compared: Compared, command: str, paper: dict[str, float]) -> str:
 
 def _head(compared: Compared) -> str:
     runs, base = compared.results, compared.plan.base
-    steps = max((run.config.training.steps for run in compared.plan.runs), default=0)
+    steps = max((run.config.training.steps for run in compared.runs), default=0)
     tokens = figures.short(steps * compared.plan.tokens_per_step)
-    facts = f"{len(runs)} of {len(compared.plan.runs)} runs, {tokens} tokens each, objective {base.objective.kind}"
+    facts = f"{len(runs)} of {len(compared.runs)} runs, {tokens} tokens each, objective {base.objective.kind}"
     device = ", ".join(sorted({run.device for run in runs if run.device})) or "no device yet"
-    return f"<h1>{escape(compared.plan.suite)}</h1><p class='soft'>{escape(facts)}; {escape(device)}</p>"
+    return f"<h1>{escape(compared.plan.suite.name)}</h1><p class='soft'>{escape(facts)}; {escape(device)}</p>"
 
 
 def _section(title: str, parts: list[str]) -> str:
@@ -133,21 +133,21 @@ def _table(compared: Compared) -> str:
     rows = []
     for variant, runs in losses.items():
         one = verdicts.get(variant)
-        results = [r for r in compared.results if r.variant == variant and r.arm == "tokens"]
+        results = compared.of(variant)
         finite = [loss for loss in runs.values() if math.isfinite(loss)]
         spread = f" ± {statistics.stdev(finite):.4f}" if len(finite) > 1 else ""
         loss = f"{statistics.mean(finite):.4f}{spread}" if finite else "failed"
         kind = figures.CLASSES[one.verdict] if one else ""
-        speed = statistics.median(r.tokens_per_second for r in results)
+        speed = statistics.median(r.tokens_s or 0.0 for r in results)
         cells = [
             f"<td>{escape(variant)}</td>",
-            f"<td class='{kind}'>{one.verdict if one else BASE}</td>",
+            f"<td class='{kind}'>{one.verdict if one else 'base'}</td>",
             f"<td class='n'>{loss}</td>",
             f"<td class='n'>{f'{one.effect:+.2%}' if one and math.isfinite(one.effect) else ''}</td>",
             f"<td class='n'>{f'{one.p_holm:.3g}' if one else ''}</td>",
-            f"<td class='n'>{figures.short(results[0].parameters)}</td>",
+            f"<td class='n'>{figures.short(results[0].params)}</td>",
             f"<td class='n'>{figures.short(speed)}</td>",
-            f"<td><code>{escape(results[0].changes)[:600]}</code></td>",
+            f"<td><code>{escape(results[0].diff)[:600]}</code></td>",
         ]
         rows.append(f"<tr data-variant='{escape(variant, quote=True)}'>{''.join(cells)}</tr>")
     titles = "".join(f"<th>{name}</th>" for name in head)
@@ -166,20 +166,16 @@ def _means(compared: Compared) -> dict[str, float]:
 def _costs(compared: Compared) -> list[str]:
     means, found = _means(compared), []
     for field, label in (
-        ("parameters", "parameters"),
-        ("flops_per_token", "training FLOPs per token"),
-        ("seconds", "seconds of training"),
+        ("params", "parameters"),
+        ("flops_token", "training FLOPs per token"),
+        ("gpu_s", "seconds of training"),
     ):
         points = {
-            variant: (statistics.mean(getattr(r, field) for r in _runs(compared, variant)), mean)
+            variant: (statistics.mean(vars(r)[field] or 0.0 for r in compared.of(variant)), mean)
             for variant, mean in means.items()
         }
         found.append(figures.scatter(points, (label, "loss"), f"Loss against {label}", pareto=True))
     return found
-
-
-def _runs(compared: Compared, variant: str) -> list[object]:
-    return [result for result in compared.results if result.variant == variant and result.arm == "tokens"]
 
 
 def _paper(compared: Compared, paper: dict[str, float]) -> list[str]:
@@ -204,10 +200,9 @@ def _bands(compared: Compared) -> dict[str, list[tuple[float, float, float, floa
     bands: dict[str, list[tuple[float, float, float, float]]] = {}
     for variant in compared.losses():
         by_step: dict[int, list[float]] = {}
-        for result in compared.results:
-            if result.variant == variant and result.arm == "tokens":
-                for step, loss in result.curve:
-                    by_step.setdefault(step, []).append(loss)
+        for result in compared.of(variant):
+            for step, loss in result.curve:
+                by_step.setdefault(step, []).append(loss)
         points = [(step, statistics.median(v), min(v), max(v)) for step, v in sorted(by_step.items())]
         if points:
             bands[variant] = [(float(step), middle, low, high) for step, middle, low, high in points]

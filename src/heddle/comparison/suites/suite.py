@@ -16,6 +16,7 @@ from heddle.core import (
     ConfigError,
     Positive,
     UsageError,
+    check_at_least,
     decode,
     decode_value,
     diff,
@@ -27,6 +28,7 @@ from heddle.core import (
 )
 from heddle.core.system import parse_overrides, read_config
 from heddle.models.laws import FAMILIES
+from heddle.models.presets import PRESETS, PresetConfig, preset
 from heddle.recipes import RECIPES
 from heddle.training import RunConfig, apply_overrides, resolve_run
 
@@ -34,6 +36,7 @@ Edit = Callable[[RunConfig], RunConfig]
 ArmName = Literal["tokens", "rate", "time"]
 BASE = "base"
 RATES = (0.5, 1.0, 2.0)  # of the arm `rate`, times the learning rate of the base
+VALIDATION_ROWS = 256  # where the base measures all: as many again are the test rows
 
 
 @settings
@@ -68,11 +71,20 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A published loss, with its deviation over runs where that is known."""
+
+    loss: float
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
 class Suite:
     """What to compare.
 
     base: the run that every variant is an edit of; its model is written out when the vocabulary is known.
-    paper: figures of a publication by variant, to compare ranks with; lower is better.
+    paper: figures of a publication, each by variant, to compare ranks with; lower is better.
+    base_name: what the base is called in the table.
     """
 
     name: str
@@ -81,11 +93,12 @@ class Suite:
     budget: BudgetConfig = dataclasses.field(default_factory=BudgetConfig)
     seeds: tuple[int, ...] = (0, 1, 2)
     arms: tuple[ArmName, ...] = ("tokens",)
-    paper: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    paper: "Mapping[str, Mapping[str, Figure]]" = dataclasses.field(default_factory=dict)
+    base_name: str = BASE
 
     def __post_init__(self) -> None:
         names = [variant.name for variant in self.variants]
-        doubled = {name for name in names if names.count(name) > 1} | ({BASE} & set(names))
+        doubled = {name for name in names if names.count(name) > 1} | ({self.base_name} & set(names))
         if doubled:
             raise UsageError(f"suite {self.name}: two variants are called {sorted(doubled)[0]!r}")
         if not names:
@@ -134,6 +147,17 @@ def _swap_named(name: str, part: Any) -> tuple[type[Config], Config]:
 def edit_model(edit: Callable[[Any], Any]) -> Edit:
     """Return an edit of the whole run from one of its model."""
     return lambda config: replace(config, model=edit(config.model))
+
+
+def other_model(name: str, **sizes: Any) -> Edit:
+    """Return an edit that takes another preset, with the vocabulary and the context of the base."""
+
+    def edit(config: RunConfig) -> RunConfig:
+        given = {"vocab": config.model.expand().vocab, "context": config.rows.max_length}
+        own = {key: value for key, value in given.items() if key in preset(name).option_names}
+        return replace(config, model=PresetConfig(name=name, **own | sizes).expand())
+
+    return edit
 
 
 # --- from YAML --------------------------------------------------------------------------------------------------------
@@ -205,13 +229,15 @@ def with_settings(suite: Suite, given: Iterable[tuple[str, Any]]) -> Suite:
     rest = []
     for key, value in given:
         if key == "seeds":
-            count = decode_value(Positive, value, "seeds")
-            suite = dataclasses.replace(suite, seeds=tuple(range(typing.cast(int, count))))
+            count = typing.cast(int, decode_value(int, value, "seeds"))
+            check_at_least(1, seeds=count)
+            suite = dataclasses.replace(suite, seeds=tuple(range(count)))
         elif key == "arms":
-            arms = decode_value(tuple[ArmName, ...], value.split(",") if isinstance(value, str) else value, "arms")
+            words = value.split(",") if isinstance(value, str) else value
+            arms = decode_value(tuple[ArmName, ...], words, "arms")
             suite = dataclasses.replace(suite, arms=typing.cast("tuple[ArmName, ...]", arms))
-        elif key.startswith("budget."):
-            name = key.removeprefix("budget.")
+        elif key == "budget" or key.startswith("budget."):
+            name = key.partition(".")[2] or "tokens"
             suite = dataclasses.replace(suite, budget=decode(BudgetConfig, {name: value}, "budget"))
         else:
             rest.append((key, value))
@@ -226,11 +252,20 @@ def describe(base: RunConfig, variant: RunConfig) -> list[str]:
     return [str(change) for change in diff(base, variant) if change.path not in ("name", "seed", "weight_seed")]
 
 
+OTHER_LOSS = {
+    "data": "other text",
+    "tokenizer": "other tokens",
+    "rows": "other rows",
+    "validation_rows": "other rows",
+    "objective": "another kind",
+}
+
+
 def check_comparable(base: RunConfig, variant: RunConfig, name: str) -> None:
     """Refuse a variant whose loss means something else than the base's, or that is no variant at all."""
     if not describe(base, variant):
         raise UsageError(f"{name}: equal to the base; an edit that changes nothing would only measure noise")
     changed = {change.path.split(".")[0] for change in diff(base, variant)}
-    for field, why in (("data", "other text"), ("tokenizer", "other tokens"), ("objective", "another loss")):
+    for field, why in OTHER_LOSS.items():
         if field in changed:
-            raise UsageError(f"{name}: changes {field}, so its loss would be of {why} and could not be compared")
+            raise UsageError(f"{name}: changes {field}, so its loss in nats would be of {why} and cannot be compared")
