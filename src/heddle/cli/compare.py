@@ -156,8 +156,7 @@ def show_verdicts(compared: "Compared") -> None:
         for one in sorted(judged.comparisons, key=lambda c: c.effect if math.isfinite(c.effect) else math.inf):
             low, high = one.interval
             known = f"{one.effect:+.2%} [{low:+.2%}, {high:+.2%}]"
-            print_message(
-                f"  {one.variant:<28} {one.verdict:<11} {known if math.isfinite(one.effect) else f'{one.failures} failed'}"
-            )
+            figure = known if math.isfinite(one.effect) else f"{one.failures} failed"
+            print_message(f"  {one.variant:<28} {one.verdict:<11} {figure}")
     if compared.controls_hold is False:
         print_message("the controls did not come out right: mistrust this table")

@@ -207,10 +207,10 @@ class _Queue:
 
 
 def groups(jobs: Sequence[Job]) -> list[Group]:
-    """Return the runs of each variant together: what differs in its seed alone is compiled once."""
+    """Return the runs of each variant together: what differs in its seed, rate or steps alone is compiled once."""
     found: dict[str, list[Job]] = {}
     for job in jobs:
-        found.setdefault(f"{job.names['config_hash']} {job.names['variant']}", []).append(job)
+        found.setdefault(job.names["variant"], []).append(job)
     return list(found.values())
 
 

@@ -109,6 +109,10 @@ def prepare_base(suite: Suite, folder: Path) -> tuple[RunConfig, Prepared]:
         ready = open_prepared(place)
         tokenizer = ready.load_tokenizer() if ready is not None else _tokenizer(config)
         ready = prepare(config.data.resolve(), tokenizer, place)
+    if config.rows.paired != ready.pairs:
+        kinds = {True: "pairs of source and target", False: "texts without targets"}
+        want = f"{kinds[config.rows.paired]}, because rows.kind is {config.rows.kind}"
+        raise ConfigError("data", want=want, got=kinds[ready.pairs])
     data = CorpusConfig(sources=(PreparedSource(path=str(ready.folder.resolve())),))
     return replace(config, data=data, model=_written_out(config, ready.load_tokenizer().vocab)), ready
 

@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
-from heddle.core import DataError, DamageError
+from heddle.core import DamageError, DataError
 from heddle.core.system import sync_folder, write_text
 
 RUNS, RESULTS = "runs.jsonl", "results.csv"

@@ -28,7 +28,7 @@ from heddle.core import (
 )
 from heddle.core.system import parse_overrides, read_config
 from heddle.models.laws import FAMILIES
-from heddle.models.presets import PRESETS, PresetConfig, preset
+from heddle.models.presets import PresetConfig, preset
 from heddle.recipes import RECIPES
 from heddle.training import RunConfig, apply_overrides, resolve_run
 
