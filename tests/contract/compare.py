@@ -165,9 +165,14 @@ def differing(category: str, want: Flat, found: Flat) -> Iterator[str]:
     plain = json.loads(json.dumps(found))
     for name in want.keys() - plain.keys():
         yield f"gone: {name}"
-    for name in plain.keys() - want.keys() - added:
-        yield f"new: {name}"
-    for name in added - (plain.keys() - want.keys()):
+    whole = {name[:-1] for name in added if name.endswith("*")}  # a table or recipe that is new as a whole
+    new = plain.keys() - want.keys()
+    for name in new - added:
+        if not any(name.startswith(one) for one in whole):
+            yield f"new: {name}"
+    for name in added - new:
+        if name.endswith("*") and any(one.startswith(name[:-1]) for one in new):
+            continue
         yield f"declared as added, but was there or is not there: {name}"
     for name in removed & plain.keys():
         yield f"declared as removed, but there: {name}"

@@ -127,6 +127,13 @@ NO_OPTIONS = {
     "kv_heads": ALL_RECIPES,
     "dropout": ("speedrun",),
 }
+# New as a whole: a name that ends with * stands for all that begin so.
+NEW_OBJECTIVES = (
+    *("span_corruption", "denoising", "mixture", "prefix_lm"),
+    *("next_sentence", "sentence_order", "replaced_token"),
+)
+NEW_RECIPES = ("bert", "t5", "bart", "electra")
+PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
 NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights")
 ADDED: dict[str, list[str]] = {
@@ -137,10 +144,17 @@ ADDED: dict[str, list[str]] = {
         *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
         *("tokenizer/pretrained", "tokenizer/pretrained.path", "tokenizer/pretrained.special"),
         "table of format dtype vocab.lost",
+        *("objective/next_token.z_loss", "objective/sequence.z_loss"),
+        *(f"objective/{kind}*" for kind in NEW_OBJECTIVES),
+        *("noises/*", "objectives*", "rows/sentence_pairs*", "model/encoder.generator"),
+        *("objective/masked_token.static", "objective/masked_token.unit", "rows/packed.recut"),
     ],
     "recipes": [
         *(f"{recipe}: {key}" for recipe in ALL_RECIPES for key in NEW_KEYS),
         *(f"{recipe}: data.split.source.encoding" for recipe in TRANSLATION),
+        *(f"{recipe}: objective.z_loss" for recipe in ALL_RECIPES),
+        *(f"{recipe}: rows.recut" for recipe in PACKED_RECIPES),
+        *(f"{recipe}: *" for recipe in NEW_RECIPES),
     ],
     "options": [
         *("check", "check argument 1", "tokenizer train --force", "correct --force", "rescore --force"),
@@ -154,6 +168,8 @@ ADDED: dict[str, list[str]] = {
         *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)", "heddle.load(base)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
+        *("preset electra-base", "preset electra-small"),
+        *("LM.tokenizer gives with_special", "LM.tokenizer gives with_special(names)"),
     ],
 }
 REMOVED: dict[str, list[str]] = {

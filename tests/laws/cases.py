@@ -206,6 +206,7 @@ ENCODERS: dict[str, dict[str, int | float]] = {
     "roberta": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
     "distilbert": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
     "albert": {"layers": 2, "width": WIDTH, "heads": HEADS, "inner": 8},
+    "electra": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0, "generator": 2},
     "vit": {"layers": 2, "width": WIDTH, "heads": HEADS, "side": 12, "patch": 4, "classes": 5},
 }
 

@@ -61,6 +61,8 @@ def loss(model: Encoder, inputs: Tensor, seed: int = 1) -> Tensor:
     for output in model.config.outputs:
         labels = labels_for(output, len(inputs), model.embedding.length(inputs), seed)
         total = total + model.nll(output.name, inputs, labels).mean()
+    if model.generator is not None:
+        total = total + loss(model.generator, inputs, seed)
     if not model.config.outputs:
         x = model(inputs) if model.pooling is None else model.pooled(inputs)
         direction = torch.randn(WIDTH, generator=torch.Generator().manual_seed(3)).to(x.dtype)

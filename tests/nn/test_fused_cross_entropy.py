@@ -23,30 +23,31 @@ def wanted() -> tuple[Tensor, Tensor]:
     return torch.randint(VOCAB, (TOKENS,), generator=draw), weights.where(weights > 0.2, 0)
 
 
-def written_out(inputs: list[Tensor], softcap: float | None, smoothing: float) -> Tensor:
+def written_out(inputs: list[Tensor], softcap: float | None, smoothing: float, z_loss: float = 0.0) -> Tensor:
     logits = F.linear(inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
     logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
     targets, weights = wanted()
-    return (F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing) * weights).sum()
+    losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+    return ((losses + z_loss * logits.exp().sum(-1).log() ** 2) * weights).sum()
 
 
-def in_one(inputs: list[Tensor], softcap: float | None, smoothing: float) -> Tensor:
+def in_one(inputs: list[Tensor], softcap: float | None, smoothing: float, z_loss: float = 0.0) -> Tensor:
     vectors, matrix, *bias = inputs
     return fused_linear_cross_entropy(
-        vectors, *wanted(), LinearSoftmax(matrix, bias[0] if bias else None, softcap, smoothing)
+        vectors, *wanted(), LinearSoftmax(matrix, bias[0] if bias else None, softcap, smoothing, z_loss)
     )
 
 
 @pytest.mark.parametrize("at_once", [1, 70 * VOCAB, 10**6])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("softcap", [None, 1.5])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 0.0), (0.1, 0.03), (0.0, 0.03)])
 def test_loss_and_gradients_equal_those_written_out(
-    monkeypatch: pytest.MonkeyPatch, at_once: int, bias: bool, softcap: float | None, smoothing: float
+    monkeypatch: pytest.MonkeyPatch, at_once: int, bias: bool, softcap: float | None, smoothing: float, z_loss: float
 ) -> None:
     monkeypatch.setattr(fused_cross_entropy, "TORCH_CHUNK", at_once)
     inputs = pieces(bias)
-    want, got = written_out(inputs, softcap, smoothing), in_one(inputs, softcap, smoothing)
+    want, got = (how(inputs, softcap, smoothing, z_loss) for how in (written_out, in_one))
     torch.testing.assert_close(got, want)
     for mine, theirs in zip(torch.autograd.grad(3 * got, inputs), torch.autograd.grad(3 * want, inputs), strict=True):
         torch.testing.assert_close(mine, theirs)
@@ -97,15 +98,15 @@ def test_no_tokens_cost_nothing() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("vocab", "padded"), [(29, 64), (50_257, 50_304), (8_192, 8_192)])
 @pytest.mark.parametrize("softcap", [None, 3.0])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 0.0), (0.1, 0.03)])
 def test_our_kernel_judges_as_written_out(
-    dtype: torch.dtype, vocab: int, padded: int, softcap: float | None, smoothing: float
+    dtype: torch.dtype, vocab: int, padded: int, softcap: float | None, smoothing: float, z_loss: float
 ) -> None:
     torch.manual_seed(0)
     scores = torch.randn(300, padded, device="cuda").to(dtype)
     targets = torch.randint(vocab, (300, 2), device="cuda")[:, 0]  # not side by side
     weights = torch.rand(300, device="cuda").round(decimals=1)
-    softmax = LinearSoftmax(torch.empty(vocab, 1, device="cuda"), None, softcap, smoothing)
+    softmax = LinearSoftmax(torch.empty(vocab, 1, device="cuda"), None, softcap, smoothing, z_loss)
     want, back = fused_cross_entropy.torch_cross_entropy(scores.double(), targets, weights.double(), softmax)
     got, mine = fused_cross_entropy.kernel_cross_entropy(scores, targets, weights, softmax)
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)

@@ -3,18 +3,30 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from laws.cases import ENCODERS, ids
 from reliability.harness import metrics, tiny, trainer_for, write_text
 
 from heddle.core import ConfigError, decode, encode, replace
-from heddle.data.rows import Batch
+from heddle.data.rows import Batch, TokenTraits, token_traits
 from heddle.models.networks import Encoder
 from heddle.models.presets import PresetConfig, build
 from heddle.nn.base import Context
 from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig
+from heddle.text.tokenizers import (
+    BpeTokenizer,
+    ByteTokenizer,
+    CharacterTokenizer,
+    UnigramTokenizer,
+    WordPieceTokenizer,
+    WordTokenizer,
+    words_of,
+)
+from heddle.training import RunConfig
 
 VOCAB, MASK, SEED = 23, 24, 5  # the text's ids are below 23; 23 is the end, 24 the mask
 OBJECTIVE = MaskedTokenConfig(mask=MASK, vocab=VOCAB)
@@ -87,6 +99,92 @@ def test_a_row_is_hidden_by_its_number_whatever_stands_beside_it() -> None:
     later = dataclasses.replace(batch(rows=4), rows=torch.arange(100, 104))
     assert not torch.equal(OBJECTIVE.prepare(later, SEED).weights, whole.weights), "each epoch hides others"
     assert not torch.equal(OBJECTIVE.prepare(batch(rows=4), SEED + 1).weights, whole.weights)
+
+
+# --- static masks and whole words -------------------------------------------------------------------------------------
+
+
+def test_static_masks_belong_to_the_text() -> None:
+    static, here = dataclasses.replace(OBJECTIVE, static=3), batch(rows=1)
+    masks = {
+        tuple(static.prepare(dataclasses.replace(here, rows=torch.tensor([number])), SEED).weights[0].tolist())
+        for number in range(30)
+    }
+    assert len(masks) == 3, "as many as there may be, however often a row comes"
+    other = dataclasses.replace(here, inputs=here.inputs.roll(1, 1))
+    assert not torch.equal(static.prepare(other, SEED).weights, static.prepare(here, SEED).weights)
+
+
+def test_rows_that_are_not_cut_anew_come_again(tmp_path: Path) -> None:
+    config = run(tmp_path, training__steps=1)
+    with pytest.raises(ConfigError, match=r"rows\.recut: want false, because static masks"):
+        trainer_for(replace(config, objective=MaskedTokenConfig(static=10)), tmp_path / "refused")
+    rows = replace(config.rows, recut=False)
+    trainer = trainer_for(replace(config, rows=rows, objective=MaskedTokenConfig(static=10)), tmp_path / "run")
+    plan = trainer.loader.plan
+    epochs = [
+        [plan.row(epoch * plan.rows_per_epoch + row).tokens.tobytes() for row in range(plan.rows_per_epoch)]
+        for epoch in range(2)
+    ]
+    assert epochs[0] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1])
+
+
+TOKENIZERS = {
+    "byte": ByteTokenizer(),
+    "character": CharacterTokenizer(),
+    "word": WordTokenizer(),
+    "bpe": BpeTokenizer(),
+    "wordpiece": WordPieceTokenizer(vocab=60),
+    "unigram": UnigramTokenizer(vocab=272),
+}
+WORDS = "the cat sat on the mat while the dogs were sleeping under trees and nobody noticed anything strange"
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_words_begin_where_the_text_says(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind].train([WORDS, "A line.\nAnother line"])
+    ids_of_text = np.array(tokenizer.encode(WORDS))
+    starts = token_traits(tokenizer).word_starts(ids_of_text)
+    assert np.flatnonzero(starts).tolist() == [word.first for word in words_of(WORDS, tokenizer.spans(WORDS))]
+
+
+def test_a_mark_at_the_end_of_a_word_begins_the_next() -> None:
+    traits = TokenTraits(np.zeros(4, bool), np.array([False, True, False, True]), np.zeros(4, bool))
+    assert traits.word_starts(np.array([0, 1, 2, 3, 3])).tolist() == [True, False, True, False, True]
+
+
+def test_the_pieces_of_a_word_share_their_fate() -> None:
+    words, here = dataclasses.replace(OBJECTIVE, unit="word"), batch(rows=100, length=200)
+    traits = TokenTraits(np.arange(VOCAB) < 10, np.zeros(VOCAB, bool), np.zeros(VOCAB, bool))
+    made = words.prepare(here, SEED, traits)
+    for row in range(100):
+        word = np.cumsum(traits.word_starts(here.inputs[row].numpy()))
+        for number in np.unique(word):
+            inside = torch.from_numpy(word == number)
+            assert len(made.weights[row][inside].unique()) == 1, "hidden as a whole or not at all"
+            assert len((made.inputs[row][inside] == MASK).unique()) == 1, "masked as a whole or not at all"
+    count = made.weights.sum(1)
+    assert count.max() == 30 and count.mean() > 29.5, "the same budget, but for what fits no word"
+    with pytest.raises(ConfigError, match=r"objective\.unit: want token, where no tokenizer"):
+        words.prepare(here, SEED)
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_proportions_over_a_million_tokens(unit: Literal["token", "word"]) -> None:
+    traits = TokenTraits(np.arange(VOCAB) < 16, np.zeros(VOCAB, bool), np.zeros(VOCAB, bool))
+    here = batch(rows=2000, length=500)
+    made = dataclasses.replace(OBJECTIVE, unit=unit).prepare(here, SEED, traits)
+    hidden = made.weights > 0
+    assert hidden.sum().item() == pytest.approx(150_000, abs=0 if unit == "token" else 100)
+    was, now = here.inputs[hidden], made.inputs[hidden]
+    drawn = len(was)  # of words, pieces are not drawn alone: a word of three counts as one draw
+    larger = 1.0 if unit == "token" else 3.0
+    for share, found in (
+        (0.8, (now == MASK).float().mean().item()),
+        (0.1 + 0.1 / VOCAB, (now == was).float().mean().item()),
+        (0.1 * (1 - 1 / VOCAB), ((now != was) & (now != MASK)).float().mean().item()),
+    ):
+        assert abs(found - share) < 4 * math.sqrt(larger * share * (1 - share) / drawn)
 
 
 # --- the loss ---------------------------------------------------------------------------------------------------------
@@ -171,7 +269,7 @@ def test_the_tokenizer_settles_what_was_left_open() -> None:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-def run(tmp_path: Path, **changes: object) -> object:
+def run(tmp_path: Path, **changes: object) -> RunConfig:
     config = tiny(write_text(tmp_path / "text.txt"), every__save=4, **changes)
     model = PresetConfig(name="bert-base-masked", layers=1, width=32, heads=2, dropout=0.1)
     return replace(config, model=model, objective=MaskedTokenConfig())

@@ -128,7 +128,7 @@ def _written_out(config: RunConfig, vocab: int) -> Any:
     """Return the model with all its parts, so that edits reach them."""
     model = config.model
     if isinstance(model, PresetConfig):
-        given = {"vocab": model.vocab or vocab, "context": model.context or config.rows.max_length}
+        given = {"vocab": model.vocab or vocab, "context": model.context or config.model_length}
         model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
     return model.expand()
 

@@ -1,7 +1,20 @@
 """Objectives: what a model is trained to do."""
 
+from heddle.objectives.denoising import DenoisingConfig
 from heddle.objectives.masked_token import MaskedTokenConfig
+from heddle.objectives.mixture import MixedObjectiveConfig, MixtureConfig
+from heddle.objectives.noises import (
+    DocumentRotationConfig,
+    NoiseConfig,
+    SentencePermutationConfig,
+    TextInfillingConfig,
+    TokenDeletionConfig,
+    TokenMaskingConfig,
+    TokenView,
+)
 from heddle.objectives.objective import (
+    OPTIONAL_PURPOSES,
+    PURPOSES,
     Loss,
     NextTokenConfig,
     ObjectiveConfig,
@@ -10,8 +23,12 @@ from heddle.objectives.objective import (
     TeacherForcingConfig,
     add_auxiliary_losses,
 )
+from heddle.objectives.prefix_lm import PrefixLMConfig
+from heddle.objectives.replaced_token import ReplacedTokenConfig
 from heddle.objectives.scheduled_sampling import (
     ExponentialSamplingConfig,
     InverseSigmoidSamplingConfig,
     LinearSamplingConfig,
 )
+from heddle.objectives.sentence_pairs import NextSentenceConfig, SentenceOrderConfig
+from heddle.objectives.span_corruption import SpanCorruptionConfig

@@ -1,21 +1,32 @@
-"""Masked language modelling (MLM): predict hidden tokens (Devlin 2018), masked anew each epoch (Liu 2019)."""
+"""Masked language modelling (MLM): predict hidden tokens or whole words (Devlin 2018), dynamic (Liu 2019) or static."""
 
 import dataclasses
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from functools import partial
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.core import ConfigError, Purpose, check_at_least, numpy_generator, part
-from heddle.data.rows import Batch
+from heddle.core import ConfigError, Positive, Purpose, check_at_least, numpy_generator, part
+from heddle.core.shapes import Stream
+from heddle.data.rows import Batch, RowsConfig, TokenTraits
 from heddle.models.networks import Encoder, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
-from heddle.objectives.objective import Loss, ObjectiveConfig, add_auxiliary_losses
+from heddle.objectives.objective import (
+    OPTIONAL_PURPOSES,
+    PURPOSES,
+    Loss,
+    ObjectiveConfig,
+    add_auxiliary_losses,
+    control_ids,
+)
 
 MASK = "<|mask|>"
 
@@ -30,11 +41,14 @@ class MaskedBatch(Batch):
 class MaskedTokenConfig(ObjectiveConfig):
     """Predict hidden tokens: of those chosen, most become the mask, some any token, and the rest stay as they are.
 
-    A row is hidden by its number in the whole run, so each epoch hides other tokens, and resuming changes nothing.
+    A row is hidden by its number in the whole run, so each epoch hides other tokens (dynamic masking), and resuming
+    changes nothing. Static masking has a few fixed masks for each text. Whole-word masking hides all of a word or none.
 
     mask_rate: share of a row's tokens that are chosen.
     mask_share: share of those chosen that become the mask.
     random: share of those chosen that become any token.
+    unit: what is hidden as one: a token, or a word with all its pieces, which share their fate.
+    static: static masking: how many fixed masks each row has, 10 in BERT; None: dynamic, another mask each time.
     output: the output of the encoder that predicts them.
     mask: the mask's id; None: as the run's tokenizer has it.
     vocab: how many ids there are; None: as the run's tokenizer has it.
@@ -46,6 +60,8 @@ class MaskedTokenConfig(ObjectiveConfig):
     mask_rate: float = 0.15
     mask_share: float = 0.8
     random: float = 0.1
+    unit: Literal["token", "word"] = "token"
+    static: Positive | None = None
     output: str = "masked_token"
     mask: int | None = None
     vocab: int | None = None
@@ -55,6 +71,7 @@ class MaskedTokenConfig(ObjectiveConfig):
     predicts_every_token: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.mask_rate <= 1:
             raise ConfigError("mask_rate", want="above 0 and at most 1", got=self.mask_rate)
         if min(self.mask_share, self.random) < 0 or self.mask_share + self.random > 1 + 1e-9:
@@ -64,9 +81,13 @@ class MaskedTokenConfig(ObjectiveConfig):
 
     def resolve(self, special: Mapping[str, int], vocab: int) -> "MaskedTokenConfig":
         if self.mask is None and MASK not in special:
-            raise ConfigError("tokenizer.special", want=f"{MASK} among them, to hide tokens", got=sorted(special))
+            raise ConfigError(
+                "tokenizer.special",
+                want=f"{MASK} among them, to hide tokens",
+                got=sorted(set(special) - {*PURPOSES, *OPTIONAL_PURPOSES}),
+            )
         mask = special[MASK] if self.mask is None else self.mask
-        never_masked = tuple(sorted(set(special.values()))) if self.never_masked is None else self.never_masked
+        never_masked = control_ids(special) if self.never_masked is None else self.never_masked
         size = self.vocab or vocab
         if not 0 <= mask < vocab:
             raise ConfigError("objective.mask", want=f"an id of the tokenizer, 0 to {vocab - 1}", got=mask)
@@ -75,8 +96,28 @@ class MaskedTokenConfig(ObjectiveConfig):
             raise ConfigError("objective.vocab", want=want, got=size)
         return dataclasses.replace(self, mask=mask, vocab=size, never_masked=never_masked)
 
-    def prepare(self, batch: Batch, seed: int) -> MaskedBatch:
+    def check_rows(self, rows: RowsConfig) -> None:
+        super().check_rows(rows)
+        if self.static is not None and not rows.repeats_rows:
+            want = "false, because static masks belong to rows that come again"
+            raise ConfigError("rows.recut", want=want, got=True)
+
+    def preparer(self, seed: int, traits: Callable[[], TokenTraits]) -> Callable[[Batch], Batch]:
+        return partial(self.prepare, seed=seed, traits=self.needed_traits(traits))
+
+    def needed_traits(self, traits: Callable[[], TokenTraits]) -> TokenTraits | None:
+        """Return facts about the tokenizer's ids, where words are hidden."""
+        return traits() if self.unit == "word" else None
+
+    def prepare(self, batch: Batch, seed: int, traits: TokenTraits | None = None) -> MaskedBatch:
         """Hide tokens of each row; one that does not count (padding) is neither hidden nor seen."""
+        padding = (batch.weights == 0).long()
+        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        fields |= self.masked_fields(batch, seed, traits)
+        return MaskedBatch(**fields | {"documents": padding if batch.documents is None else batch.documents})
+
+    def masked_fields(self, batch: Batch, seed: int, traits: TokenTraits | None = None) -> dict[str, Tensor]:
+        """Return inputs with hidden tokens, their targets, and weights of 1 where a token is hidden."""
         if self.mask is None or self.vocab is None:
             raise ConfigError("objective.mask", "not set; call `objective.resolve(special_tokens, vocab)` first")
         inputs, real = batch.inputs.numpy().copy(), batch.weights.numpy() > 0
@@ -84,37 +125,64 @@ class MaskedTokenConfig(ObjectiveConfig):
         never_masked = np.unique([number for number in self.never_masked or () if number < self.vocab]).astype(np.int64)
         may = real & (inputs < self.vocab) & ~np.isin(inputs, never_masked)
         for row, number in enumerate(batch.rows.tolist()):
-            draw = numpy_generator(seed, Purpose.DATA, "mask", number)
-            weights[row] = self._mask(inputs[row], may[row], never_masked, draw)
-        apart = torch.from_numpy(~real).long() if batch.documents is None else batch.documents
-        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-        fields |= {"inputs": torch.from_numpy(inputs), "weights": torch.from_numpy(weights)}
-        return MaskedBatch(**fields | {"targets": batch.inputs, "documents": apart})
+            draw = numpy_generator(seed, Purpose.DATA, "mask", *self._key(number, inputs[row]))
+            units = self._units(inputs[row], may[row], traits)
+            weights[row] = self._mask(inputs[row], may[row], units, never_masked, draw)
+        return {"inputs": torch.from_numpy(inputs), "weights": torch.from_numpy(weights), "targets": batch.inputs}
+
+    def _key(self, number: int, tokens: NDArray[Any]) -> tuple[int | str, ...]:
+        """Return what the noise of a row depends on: its number or, of static masks, its text and which mask it is."""
+        if self.static is None:
+            return (number,)
+        return hashlib.blake2b(tokens.tobytes(), digest_size=8).hexdigest(), number % self.static
+
+    def _units(self, tokens: NDArray[Any], may: NDArray[np.bool_], traits: TokenTraits | None) -> NDArray[np.int64]:
+        """Return the number of the unit that each token belongs to: its own, or its word's."""
+        if self.unit == "token":
+            return np.arange(len(tokens))
+        if traits is None:
+            raise ConfigError("objective.unit", want="token, where no tokenizer says where words begin", got=self.unit)
+        starts = traits.word_starts(tokens)
+        starts[1:] |= may[1:] != may[:-1]  # control tokens and padding are apart
+        return np.cumsum(starts) - 1
 
     def _mask(
-        self, tokens: NDArray[Any], may: NDArray[np.bool_], never_masked: NDArray[np.int64], draw: np.random.Generator
+        self,
+        tokens: NDArray[Any],
+        may: NDArray[np.bool_],
+        units: NDArray[np.int64],
+        never_masked: NDArray[np.int64],
+        draw: np.random.Generator,
     ) -> NDArray[np.bool_]:
         """Hide some tokens of one row in place, of those that may be hidden; return which."""
         assert self.vocab is not None
-        order, fate = draw.random(len(tokens)), draw.random(len(tokens))
+        order, fate = draw.random(len(tokens)), draw.random(len(tokens))[units]
         any_token = draw.integers(self.vocab - len(never_masked), size=len(tokens))
         gaps = never_masked - np.arange(len(never_masked))
         any_token += np.searchsorted(gaps, any_token, side="right")  # skip those never masked
-        count = self._count(int(may.sum()))
-        chosen = np.zeros(len(tokens), bool)
-        chosen[np.where(may, order, 2.0).argsort()[:count]] = True
+        count = self.count(int(may.sum()))
+        if self.unit == "token":
+            chosen = np.zeros(len(tokens), bool)
+            chosen[np.where(may, order, 2.0).argsort()[:count]] = True
+        else:
+            chosen = may & chosen_words(np.bincount(units[may], minlength=len(tokens)), order, count)[units]
         tokens[chosen & (fate < self.mask_share)] = self.mask
         swapped = chosen & (fate >= self.mask_share) & (fate < self.mask_share + self.random)
         tokens[swapped] = any_token[swapped]
         return chosen
 
-    def _count(self, tokens: int) -> int:
+    def count(self, tokens: int) -> int:
         """Return how many of `tokens` are masked: at least one, if there is one."""
         return min(tokens, max(1, round(self.mask_rate * tokens)))
 
-    def checked_model(self, model: Model) -> Encoder:
+    def checked_encoder(self, model: Model, objective: ObjectiveConfig) -> Encoder:
+        """Return the model as an encoder, or refuse it."""
         if not isinstance(model, Encoder):
-            raise ConfigError("objective", want="an encoder for masked_token", got=type(model).__name__)
+            raise ConfigError("objective", want=f"an encoder for {objective.kind}", got=type(model).__name__)
+        return model
+
+    def checked_model(self, model: Model) -> Encoder:
+        model = self.checked_encoder(model, self)
         if self.output not in model.outputs:
             want = f"{self.output} among them, as in the preset bert-base-masked"
             raise ConfigError("model.outputs", want=want, got=list(model.outputs))
@@ -127,9 +195,31 @@ class MaskedTokenConfig(ObjectiveConfig):
         if not isinstance(batch, MaskedBatch):
             raise ConfigError("batch", want="one with hidden tokens, made by `prepare`", got=type(batch).__name__)
         x, ctx = model.run(batch.inputs, Context(documents=batch.documents, positions=batch.positions))
-        # only hidden tokens meet the head; as many places for every row, so that shapes do not depend on the draw
-        places = batch.weights.topk(self._count(batch.inputs.shape[1]), dim=1).indices
+        return add_auxiliary_losses(model, self.hidden_loss(model, x, batch, ctx), batch)
+
+    def hidden_places(self, batch: Batch) -> Int[Tensor, "batch hidden"]:
+        """Return the places of the hidden tokens of each row, filled up with others to one number."""
+        return batch.weights.topk(self.count(batch.inputs.shape[1]), dim=1).indices
+
+    def hidden_loss(self, model: Encoder, x: Stream, batch: Batch, ctx: Context) -> Tensor:
+        """Return the loss of the hidden tokens, from the last layer's vectors.
+
+        Only they meet the head; as many places for every row, so that shapes do not depend on the draw.
+        """
+        places = self.hidden_places(batch)
         vectors = x.take_along_dim(places[..., None], dim=1)
         targets, weights = (tensor.gather(1, places) for tensor in (batch.targets, batch.weights))
-        loss = model.output(self.output).weighted_nll(vectors, targets, weights, ctx)
-        return add_auxiliary_losses(model, loss, batch)
+        return model.output(self.output).weighted_nll(vectors, targets, weights, ctx)
+
+
+def chosen_words(sizes: NDArray[np.int64], order: NDArray[np.float64], budget: int) -> NDArray[np.bool_]:
+    """Choose words in an order until their sizes fill the budget; one that no longer fits is passed over."""
+    chosen = np.zeros(len(sizes), bool)
+    words = np.flatnonzero(sizes)
+    for word in words[order[words].argsort()].tolist():
+        if not budget:
+            break
+        if sizes[word] <= budget:
+            chosen[word] = True
+            budget -= int(sizes[word])
+    return chosen

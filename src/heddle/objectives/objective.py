@@ -4,18 +4,29 @@ A loss is summed over tokens with a loss weight; the trainer divides once, by th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import partial
+from typing import Annotated, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, Share, part
-from heddle.core.shapes import Ids
-from heddle.data.rows import Batch
+from heddle.core import Config, ConfigError, Share, part, within
+from heddle.core.shapes import Ids, Stream
+from heddle.data.rows import Batch, RowsConfig, TokenTraits
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
+
+# Ids that `resolve` finds by their purpose, whatever the tokenizer calls them, beside its control tokens by name.
+PURPOSES = END, DECODER_START = "end", "decoder_start"
+# The same for ids that only some tokenizers have: BART's source begins with one, and its target with a second one.
+SOURCE_BEGIN, DECODER_SECOND = "source_begin", "decoder_second"
+OPTIONAL_PURPOSES = (SOURCE_BEGIN, DECODER_SECOND)
+
+Coefficient = Annotated[float, within("at least 0", lambda number: number >= 0)]
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,7 @@ class ObjectiveConfig(Config, ABC):
 
     control_tokens: ClassVar[tuple[str, ...]] = ()  # control tokens that the run's tokenizer must have
     predicts_every_token: ClassVar[bool] = True  # whether each is predicted once: the loss gives bits per byte
+    makes_source: ClassVar[bool] = False  # whether `prepare` makes source and target of each row of plain text
 
     @abstractmethod
     def __call__(
@@ -55,6 +67,45 @@ class ObjectiveConfig(Config, ABC):
         """Return what the model is shown of a batch; noise is drawn here, keyed by row, and weights then count it."""
         return batch
 
+    def preparer(self, seed: int, traits: Callable[[], TokenTraits]) -> Callable[[Batch], Batch]:
+        """Return `prepare` with its seed and, for noise of words or sentences, facts about the tokenizer's ids."""
+        return partial(self.prepare, seed=seed)
+
+    def check_rows(self, rows: RowsConfig) -> None:
+        """Refuse rows that cannot serve this objective, by the field to set."""
+        if rows.second_text is not None:
+            raise ConfigError("rows.kind", want=f"packed, because {self.kind} reads one text a row", got=rows.kind)
+        if self.makes_source and (rows.paired or rows.carries_state):
+            raise ConfigError("rows.kind", want=f"packed, because {self.kind} reads plain text", got=rows.kind)
+        if self.makes_source and rows.separates_documents:
+            raise ConfigError(
+                "rows.boundaries", want=f"stream, because {self.kind} makes one source of a row", got="reset"
+            )
+
+    def side_lengths(self, length: int) -> tuple[int, int]:
+        """Return how many tokens of source and target the model is shown of a row of this length."""
+        return length, length
+
+    def model_length(self, length: int) -> int:
+        """Return the most tokens of either side that the model is shown of a row of this length."""
+        return max(self.side_lengths(length))
+
+    def missing_control_tokens(self, special: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the control tokens that a tokenizer with these lacks."""
+        return tuple(name for name in self.control_tokens if name not in special)
+
+
+def control_ids(special: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the ids of all control tokens in order."""
+    return tuple(sorted(set(special.values())))
+
+
+def real_lengths(batch: Batch) -> NDArray[np.int64]:
+    """Count the tokens of each row of plain text up to its last target that counts: what follows is padding."""
+    counted = batch.weights.numpy() > 0
+    length = counted.shape[1]
+    return np.where(counted.any(1), length - counted[:, ::-1].argmax(1), 0)
+
 
 def after_last_target(batch: Batch) -> Tensor:
     """Tell which inputs come after their row's last target, so that no loss depends on them."""
@@ -67,6 +118,36 @@ def add_auxiliary_losses(model: Model, total: Tensor, batch: Batch, carried: Sta
     if penalty is not None:
         total = total + penalty * batch.weights.count_nonzero()
     return Loss(total, model.metrics(), carried)
+
+
+def require_language_model(model: Model, objective: ObjectiveConfig) -> LanguageModel:
+    """Return the model as a language model, or refuse it."""
+    if not isinstance(model, LanguageModel):
+        raise ConfigError("objective", want=f"a language model for {objective.kind}", got=type(model).__name__)
+    return model
+
+
+def require_encoder_decoder(model: Model, objective: ObjectiveConfig) -> EncoderDecoder:
+    """Return the model as an encoder-decoder, or refuse it."""
+    if not isinstance(model, EncoderDecoder):
+        raise ConfigError("objective", want=f"an encoder-decoder for {objective.kind}", got=type(model).__name__)
+    return model
+
+
+def sequence_loss(model: EncoderDecoder, batch: Batch, smoothing: float, z_loss: float) -> Loss:
+    """Return the loss of each target token, given the source and the target before it (teacher forcing)."""
+    assert batch.source is not None
+    memory = model.encode(batch.source, batch.source_lengths)
+    hidden = model(batch.inputs, Context(memory=memory, ignored=after_last_target(batch)))
+    return add_auxiliary_losses(model, head_loss(model, hidden, batch, smoothing, z_loss), batch)
+
+
+def head_loss(model: AutoregressiveModel, hidden: Stream, batch: Batch, smoothing: float, z_loss: float) -> Tensor:
+    """Return the sum of the targets' losses; label smoothing and z-loss are for training only."""
+    if not model.training:
+        smoothing = z_loss = 0.0
+    more = (z_loss,) if z_loss else ()
+    return model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing, *more)
 
 
 class SamplingConfig(Config, ABC):
@@ -97,19 +178,19 @@ class NextTokenConfig(ObjectiveConfig):
     """Next-token prediction (Bengio et al. 2003), with label smoothing (Szegedy et al. 2016).
 
     smoothing: label smoothing: share of each target's probability that is spread over all tokens.
+    z_loss: coefficient of the square of the softmax's log-normalizer, which keeps logits small; 0: none.
     sampling: scheduled sampling: how often the model reads its own predictions in training.
     """
 
     smoothing: Share = 0.0
+    z_loss: Coefficient = 0.0
     sampling: SamplingConfig = TeacherForcingConfig()
 
     def scheduled_value(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
 
     def checked_model(self, model: Model) -> LanguageModel:
-        if not isinstance(model, LanguageModel):
-            raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
-        return model
+        return require_language_model(model, self)
 
     def __call__(
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
@@ -118,8 +199,7 @@ class NextTokenConfig(ObjectiveConfig):
         ignored = after_last_target(batch)
         ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, ignored=ignored)
         hidden, after = model.run(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
-        smoothing = self.smoothing if model.training else 0.0
-        total = model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing)
+        total = head_loss(model, hidden, batch, self.smoothing, self.z_loss)
         return add_auxiliary_losses(model, total, batch, after.state)
 
 
@@ -128,19 +208,19 @@ class SequenceConfig(ObjectiveConfig):
     """Sequence-to-sequence prediction: each target token given the source and the target before it.
 
     smoothing: label smoothing: share of each target's probability that is spread over all tokens.
+    z_loss: coefficient of the square of the softmax's log-normalizer, which keeps logits small; 0: none.
     sampling: scheduled sampling: how often the model reads its own predictions in training.
     """
 
     smoothing: Share = 0.0
+    z_loss: Coefficient = 0.0
     sampling: SamplingConfig = TeacherForcingConfig()
 
     def scheduled_value(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
 
     def checked_model(self, model: Model) -> EncoderDecoder:
-        if not isinstance(model, EncoderDecoder):
-            raise ConfigError("objective", want="an encoder-decoder for sequence", got=type(model).__name__)
-        return model
+        return require_encoder_decoder(model, self)
 
     def __call__(
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
@@ -153,6 +233,5 @@ class SequenceConfig(ObjectiveConfig):
         memory = model.encode(batch.source, batch.source_lengths)
         ctx = Context(memory=memory, ignored=after_last_target(batch))
         hidden = model(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
-        smoothing = self.smoothing if model.training else 0.0
-        loss = model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing)
+        loss = head_loss(model, hidden, batch, self.smoothing, self.z_loss)
         return add_auxiliary_losses(model, loss, batch)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from heddle.core import UsageError
 from heddle.recipes.finetuning import finetune
 from heddle.recipes.language_models import characters, first, gpt2, lstm, lstm_characters, speedrun
+from heddle.recipes.pretraining import bart, bert, electra, t5
 from heddle.recipes.translation import translate, translate_attention, translate_lstm
 from heddle.recipes.word_language_models import awd_lstm, awd_lstm_sgd
 from heddle.training import RunConfig
@@ -19,6 +20,10 @@ RECIPES = {
     "gpt2": gpt2,
     "speedrun": speedrun,
     "finetune": finetune,
+    "bert": bert,
+    "t5": t5,
+    "bart": bart,
+    "electra": electra,
     "translate": translate,
     "translate_attention": translate_attention,
     "translate_lstm": translate_lstm,

@@ -13,14 +13,16 @@ from heddle.checkpoints import Source, open_tokenizer
 from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_of
 from heddle.core import ConfigError, DamageError, DataError, UsageError, replace
 from heddle.core.system import choose_hardware, read_text, write_text
-from heddle.data.rows import MixedPlan, RowPlan, measured_text
+from heddle.data.rows import MixedPlan, RowPlan, measured_text, token_traits
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
 from heddle.models.networks import Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import with_adapters
+from heddle.objectives import OPTIONAL_PURPOSES, PURPOSES
 from heddle.text.chat import TEMPLATE, load_template, template_control_tokens
 from heddle.text.tokenizers import (
+    MASK,
     TOKENIZER,
     TOKENIZER_FILES,
     Tokenizer,
@@ -45,10 +47,11 @@ def find_tokenizer(config: RunConfig, folder: Path, init: Source | None, found: 
     if path.exists():
         return load_tokenizer(path)
     if init is not None:
-        tokenizer = _inherited(init, folder)
+        tokenizer = _extended(_inherited(init, folder), config)
     elif config.tokenizer.pretrained is not None:
         tokenizer, template = open_tokenizer(config.tokenizer.pretrained)
         _keep_template(template, folder)
+        tokenizer = _extended(tokenizer, config)
     elif config.data.prepared is not None:
         tokenizer = _opened(config.data.prepared).load_tokenizer()
     else:
@@ -90,10 +93,26 @@ def _inherited(init: Source, folder: Path) -> Tokenizer:
     return tokenizer
 
 
+def _extended(tokenizer: Tokenizer, config: RunConfig) -> Tokenizer:
+    """Return a trained tokenizer with the control tokens that the objective needs and it lacks."""
+    missing = config.objective.missing_control_tokens(tokens_by_purpose(tokenizer))
+    return tokenizer.with_special(missing) if missing else tokenizer
+
+
 def _keep_template(template: str | None, folder: Path) -> None:
     if template is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / TEMPLATE, template)
+
+
+def tokens_by_purpose(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return control tokens by name, and those that objectives look for by their purpose; the mask by our name."""
+    special = tokenizer.special_tokens
+    mask = {} if special.mask is None else {MASK: special.mask}
+    found = (special.end, special.decoder_start[0])
+    some = zip(OPTIONAL_PURPOSES, (special.source.before[:1], special.decoder_start[1:2]), strict=True)
+    optional = {name: ids[0] for name, ids in some if ids}
+    return {**tokenizer.special, **mask, **dict(zip(PURPOSES, found, strict=True)), **optional}
 
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
@@ -122,7 +141,7 @@ def resolve_model(config: RunConfig, vocab: int, init: Source | None) -> ModelCo
     if init is not None:
         return initial_config(init.config(), config, vocab)
     if isinstance(model, PresetConfig):
-        given = {"vocab": model.vocab or vocab, "context": model.context or config.rows.max_length}
+        given = {"vocab": model.vocab or vocab, "context": model.context or config.model_length}
         model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
     full = model.expand()
     if full.vocab is None:
@@ -255,7 +274,8 @@ def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     rows = measured_rows(plan, config.validation_rows)
     text = measured_text(plan, rows, shards, lambda: load_tokenizer(prepared.tokenizer))
     lanes = config.training.micro_batch if config.training.reduction == "deterministic" else None
-    return HeldOutRows(plan, batch, text, config.validation_rows, lanes)
+    prepare = config.objective.preparer(0, lambda: token_traits(load_tokenizer(prepared.tokenizer)))
+    return HeldOutRows(plan, batch, text, config.validation_rows, lanes, prepare)
 
 
 def plan_rows(config: RunConfig, prepared: list[Prepared]) -> tuple[RowPlan, HeldOutRows]:

@@ -5,7 +5,7 @@ from heddle.models import build_meta
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import PartConfig
 from heddle.nn.recurrent import RecurrentConfig
-from heddle.objectives import NextTokenConfig
+from heddle.objectives import PURPOSES, NextTokenConfig
 from heddle.text.tokenizers import MASK, BpeTokenizer
 from heddle.training.callbacks import NoWindowWarmupConfig
 from heddle.training.run_config import RunConfig, TrainingConfig
@@ -26,7 +26,7 @@ def check_model(config: RunConfig) -> None:
         model = build_meta(config.model)
     except ConfigError as error:
         raise error.with_prefix("model") from None
-    model.reserve(config.rows.max_length)
+    model.reserve(config.model_length)
     config.objective.checked_model(model)
     choose_trainable(model, config.frozen, config.unfrozen)
 
@@ -42,7 +42,8 @@ def guess_vocab(config: RunConfig) -> int:
 
 def guess_control_tokens(config: RunConfig, vocab: int) -> dict[str, int]:
     """Return ids for the control tokens that the objective needs, before there is a tokenizer that has them."""
-    return {name: vocab - 1 - number for number, name in enumerate((MASK, *config.objective.control_tokens))}
+    names = (*PURPOSES, MASK, *config.objective.control_tokens)
+    return {name: max(0, vocab - 1 - number) for number, name in enumerate(names)}
 
 
 def rows_per_process(training: TrainingConfig, world: int) -> tuple[int, int]:
@@ -92,6 +93,7 @@ def _check_sight(config: RunConfig) -> None:
 def _check_rows(config: RunConfig) -> None:
     """Refuse rows that the model cannot use: sources without an encoder, or state carried by more than recurrence."""
     rows, batch = config.rows, config.training.batch
+    config.objective.check_rows(rows)
     if config.mix and not rows.mixable:
         raise ConfigError("rows.kind", want="packed, to mix several corpora", got=rows.kind)
     if rows.paired and not config.model.expand().reads_source:

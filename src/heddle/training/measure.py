@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from heddle.checkpoints import find_source
 from heddle.core import replace
 from heddle.core.system import Hardware, peak_flops
-from heddle.data.rows import Batch
+from heddle.data.rows import Batch, guessed_traits
 from heddle.models import count_parameters, training_flops
 from heddle.models.networks import Model
 from heddle.nn.attention import set_warmup_window
@@ -85,7 +86,7 @@ def build_dry_run(config: RunConfig) -> DryRun:
         model = build_model(config, init)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device).train()
-    model.reserve(config.rows.max_length)
+    model.reserve(config.model_length)
     check_window_warmup(config)
     if (size := config.training.window_warmup.at(0, config.training.steps)) is not None:  # that of the first steps
         set_warmup_window(model, torch.tensor(size, device=hardware.device))
@@ -93,9 +94,10 @@ def build_dry_run(config: RunConfig) -> DryRun:
     step.set_scheduled(config.objective.scheduled_value(config.training.steps // 2, config.training.steps))
     compiled = should_compile_run(config, model, hardware)
 
+    show = config.objective.preparer(config.seed, partial(guessed_traits, vocab))
+
     def draw(number: int) -> Batch:
-        batch = config.rows.random_batch(vocab, config.training.batch, number)
-        return config.objective.prepare(batch, seed=config.seed)
+        return show(config.rows.random_batch(vocab, config.training.batch, number))
 
     return DryRun(config, model, step, hardware, draw, compiled)
 

@@ -246,6 +246,11 @@ class RunConfig(Config):
         mix = tuple(replace(share, data=share.data.absolute()) for share in self.mix)
         return replace(self, data=self.data.absolute(), mix=mix, tokenizer=self.tokenizer.absolute())
 
+    @property
+    def model_length(self) -> int:
+        """Return the most tokens of either side that the model is shown of a row."""
+        return self.objective.model_length(self.rows.max_length)
+
     def _check_graphs(self) -> None:
         """Refuse CUDA graphs where shapes change between steps or state is carried from one replay to the next."""
         why = None

@@ -14,13 +14,13 @@ from heddle.checkpoints import FrozenWeights, Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, with_checksum
 from heddle.core import Config, ConfigError, DamageError, UsageError, decode, diff, encode, find, replace, user_code
 from heddle.core.system import CoreWatch, Hardware, write_json
-from heddle.data.rows import Loader, RowPlan
+from heddle.data.rows import Loader, RowPlan, token_traits
 from heddle.data.shards import Prepared
 from heddle.models import training_flops
 from heddle.models.networks import Model
 from heddle.models.presets import PresetConfig, preset
 from heddle.nn.quantization import use_float8
-from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
+from heddle.text.tokenizers import TOKENIZER, Tokenizer
 from heddle.training import assemble, callbacks, loop
 from heddle.training.checks import check_fit, check_model, guess_control_tokens, guess_vocab, rows_per_process
 from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, should_compile_run
@@ -71,7 +71,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
         folder=env.folder,
         model=model,
         take_step=build_step(config, model, hardware, processes),
-        loader=_build_loader(config, plan, hardware, processes),
+        loader=_build_loader(config, tokenizer, plan, hardware, processes),
         schedule=config.training.schedule,
         objective=config.objective,
         steps=config.training.steps,
@@ -99,7 +99,7 @@ def _build_model(
     left_out = find_frozen(config, model, init, parent, folder)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
-    model.reserve(config.rows.max_length)
+    model.reserve(config.model_length)
     return model, left_out
 
 
@@ -147,7 +147,7 @@ def _resolve(
     config = _resolve_splits(config, found)
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
-    config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
+    config = replace(config, objective=config.objective.resolve(assemble.tokens_by_purpose(tokenizer), tokenizer.vocab))
     config = replace(config, model=assemble.resolve_model(config, tokenizer.vocab, init))
     if found is not None:
         _check_same(config, found)
@@ -171,12 +171,6 @@ def _check_before_reading(config: RunConfig) -> None:
     vocab = guess_vocab(config)
     objective = config.objective.resolve(guess_control_tokens(config, vocab), vocab)
     check_model(replace(config, objective=objective, model=assemble.resolve_model(config, vocab, None)))
-
-
-def _controls(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return control tokens by name; the mask token also has our name for it."""
-    mask = tokenizer.special_tokens.mask
-    return {**tokenizer.special, **({} if mask is None else {MASK: mask})}
 
 
 def newest(store: Store, reporter: loop.Reporter) -> Checkpoint | None:
@@ -225,7 +219,9 @@ def _announce(
             reporter.message(f"left out: {count:,} pairs, {reason.replace('_', ' ')}", "warning")
 
 
-def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processes: loop.ProcessGroup) -> Loader:
+def _build_loader(
+    config: RunConfig, tokenizer: Tokenizer, plan: RowPlan, hardware: Hardware, processes: loop.ProcessGroup
+) -> Loader:
     return Loader(
         plan,
         config.training.batch,
@@ -233,7 +229,7 @@ def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processe
         world=processes.world,
         workers=config.hardware.workers,
         pin=hardware.device.type == "cuda",
-        transform=partial(config.objective.prepare, seed=config.seed),
+        transform=config.objective.preparer(config.seed, partial(token_traits, tokenizer)),
     )
 
 
@@ -337,6 +333,7 @@ def _callbacks(
     found += [*(own.build() for own in config.callbacks), *env.callbacks]
     _check_saved_names(found)
     found.append(callbacks.Save(store, every.save, config.training.average_last, metrics))
-    if is_main and env.writer is not None and trainer.model.can_generate:  # last: it may take its time
+    writes = trainer.model.can_generate and not config.objective.makes_source  # which would write what was hidden
+    if is_main and env.writer is not None and writes:  # last: it may take its time
         found.append(callbacks.Sample(env.writer, env.folder / "samples.txt", reporter, every.sample))
     return found

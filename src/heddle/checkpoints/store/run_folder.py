@@ -47,7 +47,7 @@ def load_checkpoint_model(
     for name, weight in model.named_parameters():
         if name in frozen and (weight.device, weight.dtype) == (frozen[name].device, frozen[name].dtype):
             weight.data = frozen[name]  # no second copy
-    model.copy_weights(_CheckpointTensors(checkpoint, frozen))
+    model.copy_weights(_CheckpointTensors(checkpoint, frozen, model.config.training_only))
     model.eval()
     return model
 
@@ -121,7 +121,7 @@ def load_config(data: Any, path: Path) -> Any:
 
 def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
     """Return the full config of a run's model; the tokenizer must not be larger than its vocabulary."""
-    full = decode(ModelConfig, config["model"], "model").expand()
+    full = decode(ModelConfig, config["model"], "model").expand().finished()
     if full.vocab is None:
         raise ConfigError("model.vocab", want="a number, because the model has a tokenizer", got=None)
     if tokenizer.vocab > full.vocab:
@@ -133,11 +133,12 @@ def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: T
 class _CheckpointTensors(Mapping[str, Tensor]):
     """The tensors of a checkpoint, each read when needed, so that loading a model makes no second copy of it."""
 
-    def __init__(self, checkpoint: Checkpoint, frozen: Mapping[str, Tensor]) -> None:
+    def __init__(self, checkpoint: Checkpoint, frozen: Mapping[str, Tensor], left_out: tuple[str, ...]) -> None:
         self._frozen = frozen
         self._path = checkpoint.weights(AVERAGE if AVERAGE in checkpoint.groups else WEIGHTS)
         self._file = open_tensors(self._path)
-        self._names = frozenset(self._file.keys()) | frozen.keys()
+        names = frozenset(self._file.keys()) | frozen.keys()
+        self._names = frozenset(name for name in names if not name.startswith(left_out))
 
     def __getitem__(self, name: str) -> Tensor:
         return self._frozen[name] if name in self._frozen else get_tensor(self._file, name, self._path)

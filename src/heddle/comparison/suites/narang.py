@@ -26,24 +26,24 @@ def narang() -> Suite:
 def base() -> RunConfig:
     """Return the base: 12 + 12 layers of width 384, as the paper's but for its size."""
     return set_fields(
+        "name=narang",
         f"model=narang/{VANILLA}",
         "model.layers=12",
         "model.width=384",
         "model.heads=6",
         "model.hidden=1536",
-        "tokenizer.lowercase=false",
         "tokenizer.vocab=8192",
-        "rows.source_length=256",
-        "rows.length=64",
-        "rows.multiple=256",
+        "rows.length=284",  # sources of 256 and targets of 58 tokens
         f"training.batch={PAIRS}",
         f"training.steps={STEPS}",
-        "training.average_last=0",
+        "training.optimizer.learning_rate=1e-3",
+        "training.optimizer.weight_decay=0",
         "training.schedule.warmup=100",
+        "training.schedule.floor=0",
         "validation_rows=512",
         f"every.save={NEVER}",
-        "objective.smoothing=0",
-    )(RECIPES["translate"]())
+        "objective.z_loss=1e-4",
+    )(RECIPES["t5"]())
 
 
 def paper() -> Mapping[str, Mapping[str, Figure]]:

@@ -153,7 +153,7 @@ def other_model(name: str, **sizes: Any) -> Edit:
     """Return an edit that takes another preset, with the vocabulary and the context of the base."""
 
     def edit(config: RunConfig) -> RunConfig:
-        given = {"vocab": config.model.expand().vocab, "context": config.rows.max_length}
+        given = {"vocab": config.model.expand().vocab, "context": config.model_length}
         own = {key: value for key, value in given.items() if key in preset(name).option_names}
         return replace(config, model=PresetConfig(name=name, **own | sizes).expand())
 

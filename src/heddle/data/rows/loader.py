@@ -34,6 +34,23 @@ class Row:
     source_length: int | None = None
     inputs: NDArray[Any] | None = None  # None: the tokens but the last
 
+    @classmethod
+    def stack(cls, rows: "Sequence[Any]", numbers: Sequence[int]) -> "Batch":
+        """Stack rows of this class and of one shape into a batch."""
+        tokens = torch.from_numpy(np.stack([row.tokens for row in rows]).astype(np.int64))
+        inputs = np.stack([row.tokens[:-1] if row.inputs is None else row.inputs for row in rows])
+        return Batch(
+            inputs=torch.from_numpy(inputs.astype(np.int64)),
+            targets=tokens[:, 1:].contiguous(),
+            weights=torch.from_numpy(np.stack([row.weights for row in rows])),
+            rows=torch.tensor(numbers, dtype=torch.int64),
+            documents=_stack([row.documents for row in rows]),
+            positions=_stack([row.positions for row in rows]),
+            fresh=_stack([row.fresh for row in rows]),
+            source=_stack([row.source for row in rows], np.int64),
+            source_lengths=_stack([row.source_length for row in rows]),
+        )
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -77,26 +94,18 @@ class Batch:
         """Return some of the rows: a micro-batch."""
         return self._each(lambda tensor: tensor[start:stop])
 
+    def select(self, rows: Int[Tensor, " rows"]) -> Self:
+        """Return the rows of these indices."""
+        return self._each(lambda tensor: tensor[rows])
+
     def _each(self, transform: Callable[[Tensor], Tensor]) -> Self:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return dataclasses.replace(self, **{k: transform(v) for k, v in values.items() if v is not None})
 
 
 def collate(rows: Sequence[Row], numbers: Sequence[int]) -> Batch:
-    """Stack rows of one shape into a batch."""
-    tokens = torch.from_numpy(np.stack([row.tokens for row in rows]).astype(np.int64))
-    inputs = np.stack([row.tokens[:-1] if row.inputs is None else row.inputs for row in rows])
-    return Batch(
-        inputs=torch.from_numpy(inputs.astype(np.int64)),
-        targets=tokens[:, 1:].contiguous(),
-        weights=torch.from_numpy(np.stack([row.weights for row in rows])),
-        rows=torch.tensor(numbers, dtype=torch.int64),
-        documents=_stack([row.documents for row in rows]),
-        positions=_stack([row.positions for row in rows]),
-        fresh=_stack([row.fresh for row in rows]),
-        source=_stack([row.source for row in rows], np.int64),
-        source_lengths=_stack([row.source_length for row in rows]),
-    )
+    """Stack rows of one shape into a batch; rows of a kind of their own make batches of their own."""
+    return rows[0].stack(rows, numbers)
 
 
 def _stack(values: Sequence[Any], dtype: Any = None) -> Tensor | None:

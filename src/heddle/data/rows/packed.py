@@ -141,13 +141,23 @@ class PackedRows(RowsConfig):
     length: tokens in a row: the context that the model is trained at.
     boundaries: `reset` keeps the documents of a row apart, `stream` joins them.
     shuffle: whether documents and rows come in a new order each epoch.
+    recut: whether rows are cut anew each epoch; false: the same rows in another order, as static masks need them.
     """
 
     length: Positive = 256
     boundaries: Boundaries = "reset"
     shuffle: bool = True
+    recut: bool = True
 
     mixable: ClassVar[bool] = True
+
+    @property
+    def separates_documents(self) -> bool:
+        return self.boundaries == "reset"
+
+    @property
+    def repeats_rows(self) -> bool:
+        return not (self.shuffle and self.recut)
 
     @property
     def max_length(self) -> int:
@@ -192,4 +202,5 @@ def _packed_epoch(
 ) -> "tuple[TokenStream, NDArray[np.int64]]":
     if not config.shuffle:
         return stored_order(shards), np.arange(rows)
-    return shuffled_order(shards, seed, epoch, config.length), permutation(rows, seed, "rows", epoch)
+    cut = epoch if config.recut else 0
+    return shuffled_order(shards, seed, cut, config.length), permutation(rows, seed, "rows", epoch)

@@ -51,6 +51,21 @@ class RowsConfig(Config, ABC):
         return None if self.batch_field is None else int(fields_of(self)[self.batch_field])
 
     @property
+    def separates_documents(self) -> bool:
+        """Tell whether the documents of a row are kept apart, so that none sees another."""
+        return False
+
+    @property
+    def second_text(self) -> str | None:
+        """Return what the second text of a row is where it does not follow the first; None: a row is one text."""
+        return None
+
+    @property
+    def repeats_rows(self) -> bool:
+        """Tell whether every epoch has the same rows, in whatever order."""
+        return False
+
+    @property
     def varies_in_length(self) -> bool:
         """Tell whether batches differ in shape, which a compiler must know."""
         return False

@@ -34,6 +34,10 @@ class StreamRows(RowsConfig):
     carries_state: ClassVar[bool] = True
 
     @property
+    def separates_documents(self) -> bool:
+        return self.boundaries == "reset"
+
+    @property
     def max_length(self) -> int:
         return self.length
 

@@ -3,7 +3,7 @@
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from heddle.core import ConfigError, UsageError, check_at_least, hint, part
+from heddle.core import ConfigError, UsageError, check_at_least, hint, part, replace
 from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.model import Model, NetworkConfig, TieConfig, check_inputs
 from heddle.models.networks.tower import BaseTower
@@ -36,12 +36,14 @@ class EncoderConfig(NetworkConfig):
     norm: normalization after the last layer.
     pooling: how a row becomes one vector, where outputs need it.
     outputs: what is predicted from the encoded row; each has a name and a loss.
+    generator: a smaller encoder that replaces tokens in training (ELECTRA); a finished model has none.
     init: how weights are initialized.
     ties: weight tying: pairs of names that share one matrix.
     adapters: LoRA and the like; the other weights are then frozen.
     """
 
     noun = "an encoder"
+    training_only = ("generator.",)
 
     width: int
     context: int
@@ -52,6 +54,7 @@ class EncoderConfig(NetworkConfig):
     norm: NormConfig = NoNormConfig()
     pooling: PoolingConfig | None = None
     outputs: tuple[OutputConfig, ...] = ()
+    generator: "EncoderConfig | None" = None
     init: InitConfig = NormalInitConfig(shrink_into_stream=False)
     ties: tuple[TieConfig, ...] = ()
     adapters: tuple[AdapterConfig, ...] = ()
@@ -64,6 +67,15 @@ class EncoderConfig(NetworkConfig):
         pooled = [output.name for output in self.outputs if output.reads == "pooled"]
         if pooled and self.pooling is None:
             raise ConfigError("pooling", want=f"a kind, because the output {pooled[0]} needs it", got=None)
+
+        if self.generator is not None and self.generator.vocab != self.vocab:
+            raise ConfigError("generator.vocab", want=f"that of the encoder, {self.vocab}", got=self.generator.vocab)
+
+    def finished(self) -> "EncoderConfig":
+        if self.generator is None:
+            return self
+        ties = tuple(tie for tie in self.ties if not tie.share.startswith(self.training_only))
+        return replace(self, generator=None, ties=ties)
 
     def build(self, seed: int = 0) -> "Encoder":
         return Encoder(self, seed)
@@ -80,6 +92,7 @@ class Encoder(Model, BaseTower):
         self.build_tower(config, config.vocab, config.width, Place(sight="all", context=config.context))
         self.pooling = None if config.pooling is None else config.pooling.build(config.width)
         self.outputs = nn.ModuleDict({o.name: o.build(config.vocab, config.width) for o in config.outputs})
+        self.generator = None if config.generator is None else Encoder(config.generator, seed)
         self.finish_build(config, config.plan.depth(), seed)
 
     @property

@@ -47,6 +47,7 @@ class NetworkConfig(ModelConfig, ABC):
 
     noun: ClassVar[str]  # what messages call it: "a language model"
     reads_source: ClassVar[bool] = False  # whether it writes a target from a source
+    training_only: ClassVar[tuple[str, ...]] = ()  # how names of weights begin that a finished model does not have
 
     vocab: int | None  # None: the inputs are images
     width: int
@@ -56,6 +57,10 @@ class NetworkConfig(ModelConfig, ABC):
     adapters: tuple[AdapterConfig, ...]
 
     def expand(self) -> "NetworkConfig":
+        return self
+
+    def finished(self) -> "NetworkConfig":
+        """Return the network without what it has for training only."""
         return self
 
     @property

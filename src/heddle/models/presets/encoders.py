@@ -1,4 +1,4 @@
-"""Encoders: BERT, RoBERTa, DistilBERT, ALBERT and the Vision Transformer (ViT)."""
+"""Encoders: BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA and the Vision Transformer (ViT)."""
 
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from heddle.nn.ends import (
     OutputConfig,
     PatchEmbeddingConfig,
     PoolingConfig,
+    ReplacedTokenOutputConfig,
     SegmentedEmbeddingConfig,
     SequenceClassOutputConfig,
     TransformedHeadConfig,
@@ -123,6 +124,46 @@ def albert(
         embedding=embedding,
         pooling=DenseFirstTokenConfig(),
     )
+
+
+def electra(
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    hidden: int | None = None,
+    vocab: int = 30_522,
+    context: int = 512,
+    dropout: float = 0.1,
+    generator: int = 3,
+) -> EncoderConfig:
+    """ELECTRA (Clark et al. 2020): BERT that detects replaced tokens; a narrower generator shares embeddings."""
+    made = bert(layers, width, heads, hidden, vocab, context, dropout)
+    narrow, table = width // generator, f"embedding.{table_of(made.embedding)}"
+    fitting = max(count for count in range(1, max(1, heads // generator) + 1) if narrow % count == 0)
+    layer = _layer(fitting, None if hidden is None else hidden // generator, PRECISE, dropout)
+    small = EncoderConfig(
+        vocab=vocab,
+        width=narrow,
+        context=context,
+        plan=RepeatConfig(body=layer, times=layers),
+        embedding=NarrowEmbeddingConfig(
+            inner=width,
+            table=SegmentedEmbeddingConfig(),
+            position=LearnedPositionConfig(),
+            norm=PRECISE,
+            dropout=ElementDropoutConfig(rate=dropout),
+        ),
+        outputs=(MaskedTokenOutputConfig(head=TransformedHeadConfig(inner=width)),),
+    )
+    inner = "generator.embedding"
+    shared = {
+        f"{inner}.table.tokens.weight": table,
+        f"{inner}.table.segments.weight": "embedding.segments.weight",
+        f"{inner}.position.weight": "position.weight",
+        "generator.outputs.masked_token.head.weight": table,
+    }
+    ties = tuple(TieConfig(share=share, of=of) for share, of in shared.items())
+    return replace(made, pooling=None, outputs=(ReplacedTokenOutputConfig(),), generator=small, ties=ties)
 
 
 def vit(

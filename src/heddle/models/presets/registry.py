@@ -12,7 +12,7 @@ from heddle.models.narang import CORRECTED, DEPTHS, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.presets import transformers
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
-from heddle.models.presets.encoders import albert, bert, distilbert, masked, pre_training, roberta, vit
+from heddle.models.presets.encoders import albert, bert, distilbert, electra, masked, pre_training, roberta, vit
 from heddle.models.presets.mixture_of_experts import mixtral, switch
 from heddle.models.presets.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
 from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
@@ -124,6 +124,8 @@ PRESETS |= {
     "albert-base": Preset(albert),
     "albert-large": Preset(albert, LARGE),
     "albert-base-masked": Preset(albert, edit=masked, about=f"ALBERT base {HEADED}"),
+    "electra-small": Preset(electra, {"layers": 12, "width": 256, "heads": 4, "generator": 4}),
+    "electra-base": Preset(electra),
     "vit-base-16": Preset(vit),
     "vit-large-16": Preset(vit, LARGE),
 }

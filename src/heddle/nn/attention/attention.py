@@ -184,7 +184,7 @@ class Attention(MultiHeadAttention, PublishesContext):
     def sliding_window(self, ctx: Context) -> SlidingWindow | None:
         """Return the window where it alone decides which keys are seen; None: sinks, padding or a cache do too."""
         mask = self.mask
-        if not isinstance(mask, SlidingWindowConfig) or mask.sinks or ctx.state is not None:
+        if not isinstance(mask, SlidingWindowConfig) or mask.sinks or ctx.state is not None or ctx.prefix is not None:
             return None
         if ctx.lengths is not None and self.sight == "all":  # padding would be seen
             return None
@@ -200,7 +200,7 @@ class Attention(MultiHeadAttention, PublishesContext):
 def flex_mask_for(mask: MaskConfig, sight: Sight, ctx: Context) -> FlexMask | None:
     """Return the mask as a rule over positions; None where the mask is more than a window."""
     window = mask.size if isinstance(mask, SlidingWindowConfig) and not mask.sinks else None
-    if window is None and not mask.is_full:
+    if (window is None and not mask.is_full) or ctx.prefix is not None:
         return None
     lengths = ctx.lengths if sight == "all" and ctx.documents is None else None  # else padding is masked anyway
     return FlexMask(sight, ctx.documents, window, lengths)

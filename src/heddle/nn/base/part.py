@@ -150,6 +150,7 @@ class Context:
     lengths: Int[Tensor, " batch"] | None = None  # how many tokens of each row are not padding; None: all
     ignored: Bool[Tensor, "batch length"] | None = None  # tokens that no loss depends on: after the last target
     memory: Memory | None = None  # the encoder's outputs
+    prefix: Bool[Tensor, "batch length"] | None = None  # tokens that all of their document see (prefix LM)
     segments: Int[Tensor, "batch length"] | None = None  # which of two texts a token belongs to; None: the first
     allowed: Allowed | None = None  # made by the tower; None: `sight` is the mask
     rotation: Rotation | None = None

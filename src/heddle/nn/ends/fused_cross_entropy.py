@@ -1,4 +1,4 @@
-"""Fused linear cross-entropy: the last product and the loss, with label smoothing, a chunk of tokens at a time.
+"""Fused linear cross-entropy: the last product and the loss, with smoothing and z-loss, a chunk of tokens at a time.
 
 The logits of a batch never exist at once, and none is computed twice (the idea of Liger Kernel, Hsu et al. 2024): the
 gradient of the logits is known as soon as they are, so each chunk computes its gradients and drops its logits.
@@ -25,12 +25,13 @@ PAD_MULTIPLE = 64  # GPU products are fastest when their sizes are multiples of 
 
 @dataclass(frozen=True)
 class LinearSoftmax:
-    """The parameters of a softmax head and its loss: softmax(softcap(matrix · x + bias)), label smoothing."""
+    """The parameters of a softmax head and its loss: softmax(softcap(matrix · x + bias)), label smoothing, z-loss."""
 
     matrix: Float[Tensor, "vocab width"]
     bias: Float[Tensor, " vocab"] | None = None
     softcap: float | None = None
     smoothing: float = 0.0
+    z_loss: float = 0.0
 
 
 def fused_linear_cross_entropy(
@@ -40,7 +41,7 @@ def fused_linear_cross_entropy(
     softmax: LinearSoftmax,
 ) -> Float[Tensor, ""]:
     """Return the weighted sum of the targets' negative log-likelihoods."""
-    options = (softmax.softcap, softmax.smoothing)
+    options = (softmax.softcap, softmax.smoothing, softmax.z_loss)
     total: Tensor = _FusedLinearCrossEntropy.apply(vectors, targets, weights, softmax.matrix, softmax.bias, options)
     return total
 
@@ -50,8 +51,8 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, targets: Tensor, weights: Tensor, *rest: Any) -> Tensor:
-        matrix, bias, (softcap, smoothing) = rest
-        softmax = LinearSoftmax(matrix, bias, softcap, smoothing)
+        matrix, bias, options = rest
+        softmax = LinearSoftmax(matrix, bias, *options)
         padding = -len(matrix) % PAD_MULTIPLE if vectors.is_cuda else 0
         padded_matrix = F.pad(matrix.to(vectors.dtype), (0, 0, 0, padding))
         padded_bias = None if bias is None else F.pad(bias.to(vectors.dtype), (0, padding))
@@ -100,7 +101,8 @@ def kernel_cross_entropy(
     softmax: LinearSoftmax,
 ) -> tuple[Tensor, Float[Tensor, "tokens padded"]]:
     """Return the same by our Triton kernel, which writes the gradient over the logits."""
-    losses = fused_cross_entropy(scores, targets, weights, len(softmax.matrix), softmax.softcap, softmax.smoothing)
+    options = (softmax.softcap, softmax.smoothing, softmax.z_loss)
+    losses = fused_cross_entropy(scores, targets, weights, len(softmax.matrix), options)
     return losses.sum(), scores
 
 
@@ -117,7 +119,11 @@ def torch_cross_entropy(
     norm = real.logsumexp(-1)
     target_logits = logits.gather(-1, targets[:, None])[:, 0]
     loss = norm - target_logits * (1 - softmax.smoothing)
-    grad = (real - norm[:, None]).exp() - (1 - softmax.smoothing) * (ids == targets[:, None]).to(logits.dtype)
+    probabilities = (real - norm[:, None]).exp()
+    if softmax.z_loss:
+        loss = loss + softmax.z_loss * norm.square()
+        probabilities = probabilities * (1 + 2 * softmax.z_loss * norm[:, None])
+    grad = probabilities - (1 - softmax.smoothing) * (ids == targets[:, None]).to(logits.dtype)
     if softmax.smoothing:
         loss = loss - softmax.smoothing * logits[:, :vocab].mean(-1)
         grad = grad - (softmax.smoothing / vocab) * (ids < vocab).to(logits.dtype)

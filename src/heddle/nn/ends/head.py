@@ -44,9 +44,13 @@ class Head(Module, ABC):
         """Return each target's negative log-likelihood (NLL) in nats, with label smoothing."""
 
     def weighted_nll(
-        self, hidden: Hidden, targets: Targets, weights: Tensor, smoothing: float = 0.0
+        self, hidden: Hidden, targets: Targets, weights: Tensor, smoothing: float = 0.0, z_loss: float = 0.0
     ) -> Float[Tensor, ""]:
-        """Return the sum of `nll`, weighted: the training loss."""
+        """Return the sum of `nll`, weighted: the training loss.
+
+        z-loss adds z_loss · log(Z)^2 of the softmax (Mesh-TensorFlow; de Brebisson & Vincent 2016); a head whose logits
+        are log-probabilities has Z = 1, so that nothing is added.
+        """
         return (self.nll(hidden, targets, smoothing) * weights).sum()
 
 
@@ -63,11 +67,15 @@ def chunked_nll(nll: Callable[[Tensor, Tensor], Tensor], hidden: Hidden, targets
     return torch.cat(losses).view_as(targets)
 
 
-def cross_entropy_from_logits(head: Head, hidden: Hidden, targets: Targets, smoothing: float, vocab: int) -> Losses:
-    """Return the cross-entropy of the logits, with label smoothing, a chunk of tokens at a time."""
+def cross_entropy_from_logits(
+    head: Head, hidden: Hidden, targets: Targets, smoothing: float, vocab: int, z_loss: float = 0.0
+) -> Losses:
+    """Return the cross-entropy of the logits, with label smoothing and z-loss, a chunk of tokens at a time."""
 
     def nll(vectors: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(upcast(head.logits(vectors)), labels, reduction="none", label_smoothing=smoothing)
+        logits = upcast(head.logits(vectors))
+        losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        return losses + z_loss * logits.logsumexp(-1).square() if z_loss else losses
 
     return chunked_nll(nll, hidden, targets, vocab)
 
@@ -79,6 +87,14 @@ class FullSoftmaxHead(Head, ABC):
 
     def nll(self, hidden: Hidden, targets: Targets, smoothing: float = 0.0) -> Losses:
         return cross_entropy_from_logits(self, hidden, targets, smoothing, self.vocab)
+
+    def weighted_nll(
+        self, hidden: Hidden, targets: Targets, weights: Tensor, smoothing: float = 0.0, z_loss: float = 0.0
+    ) -> Float[Tensor, ""]:
+        if not z_loss:
+            return super().weighted_nll(hidden, targets, weights, smoothing)
+        losses = cross_entropy_from_logits(self, hidden, targets, smoothing, self.vocab, z_loss)
+        return (losses * weights).sum()
 
 
 class LinearSoftmaxHead(FullSoftmaxHead, ABC):
@@ -103,13 +119,13 @@ class LinearSoftmaxHead(FullSoftmaxHead, ABC):
         return apply_softcap(apply_linear(self.project(hidden), self.weight, self.bias, self.kernel), self.softcap)
 
     def weighted_nll(
-        self, hidden: Hidden, targets: Targets, weights: Tensor, smoothing: float = 0.0
+        self, hidden: Hidden, targets: Targets, weights: Tensor, smoothing: float = 0.0, z_loss: float = 0.0
     ) -> Float[Tensor, ""]:
         small = targets.numel() * self.vocab <= CHUNK and not hidden.is_cuda
         if small or not torch.is_grad_enabled():
-            return super().weighted_nll(hidden, targets, weights, smoothing)
+            return super().weighted_nll(hidden, targets, weights, smoothing, z_loss)
         each = self.project(hidden).flatten(0, -2), targets.flatten(), weights.flatten()
-        return fused_linear_cross_entropy(*each, LinearSoftmax(self.weight, self.bias, self.softcap, smoothing))
+        return fused_linear_cross_entropy(*each, LinearSoftmax(self.weight, self.bias, self.softcap, smoothing, z_loss))
 
 
 @part("softmax")

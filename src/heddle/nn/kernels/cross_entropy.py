@@ -30,7 +30,7 @@ def _softcap(logit, softcap, CAPPED: tl.constexpr):
 
 @triton.jit
 def _cross_entropy(
-    logits, targets, weights, losses, stride, vocab, padded, softcap, smoothing,
+    logits, targets, weights, losses, stride, vocab, padded, softcap, smoothing, z_loss,
     BLOCK: tl.constexpr, SIDE: tl.constexpr, LOG2_E: tl.constexpr, LOWEST: tl.constexpr,
     CAPPED: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
@@ -55,11 +55,14 @@ def _cross_entropy(
     maximum = tl.max(maxima, 0)
     log_sum_exp = maximum + tl.log2(tl.sum(sums * tl.exp2(maxima - maximum), 0))
     mean = tl.sum(logit_sums, 0) / vocab
-    tl.store(losses + row, (log_sum_exp / LOG2_E - (1 - smoothing) * target_logit - smoothing * mean) * weight)
+    log_normalizer = log_sum_exp / LOG2_E
+    loss = log_normalizer - (1 - smoothing) * target_logit - smoothing * mean
+    tl.store(losses + row, (loss + z_loss * log_normalizer * log_normalizer) * weight)
+    scale = 1 + 2 * z_loss * log_normalizer  # of the probabilities in the gradient
     for start in range(0, padded, BLOCK):
         at = start + column
         logit = _softcap(tl.load(begin + at, mask=at < padded, other=0.0).to(tl.float32), softcap, CAPPED)
-        gradient = tl.exp2(logit * LOG2_E - log_sum_exp) - tl.where(at == target, 1 - smoothing, 0.0)
+        gradient = scale * tl.exp2(logit * LOG2_E - log_sum_exp) - tl.where(at == target, 1 - smoothing, 0.0)
         if SMOOTHED:
             gradient -= smoothing / vocab
         if CAPPED:
@@ -70,7 +73,13 @@ def _cross_entropy(
 
 @torch.library.custom_op("heddle::cross_entropy", mutates_args=("logits",))
 def fused_cross_entropy(
-    logits: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
+    logits: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    vocab: int,
+    softcap: float | None,
+    smoothing: float,
+    z_loss: float,
 ) -> Tensor:
     """Return each row's loss times its weight, and write the gradient over the logits.
 
@@ -81,6 +90,7 @@ def fused_cross_entropy(
     with torch.cuda.device_of(logits):
         _cross_entropy[(len(logits),)](
             logits, targets, weights, losses, logits.stride(0), vocab, logits.shape[1], softcap or 1.0, smoothing,
+            z_loss,
             BLOCK=BLOCK, SIDE=SIDE, LOG2_E=LOG2_E, LOWEST=LOWEST,
             CAPPED=softcap is not None, SMOOTHED=smoothing > 0, num_warps=WARPS,
         )  # fmt: skip
@@ -89,6 +99,12 @@ def fused_cross_entropy(
 
 @fused_cross_entropy.register_fake
 def _shape(
-    logits: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
+    logits: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    vocab: int,
+    softcap: float | None,
+    smoothing: float,
+    z_loss: float,
 ) -> Tensor:
     return logits.new_empty(len(logits), dtype=torch.float32)

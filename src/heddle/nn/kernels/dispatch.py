@@ -97,12 +97,15 @@ def uses_fused_cross_entropy(logits: Tensor) -> bool:
 
 
 def fused_cross_entropy(
-    logits: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
+    logits: Tensor, targets: Tensor, weights: Tensor, vocab: int, options: tuple[float | None, float, float]
 ) -> Tensor:
-    """Return each row's loss times its weight, and write the gradient over the logits."""
+    """Return each row's loss times its weight, and write the gradient over the logits.
+
+    The options are softcap, label smoothing and z-loss.
+    """
     from heddle.nn.kernels import cross_entropy
 
-    losses: Tensor = cross_entropy.fused_cross_entropy(logits, targets, weights, vocab, softcap, smoothing)
+    losses: Tensor = cross_entropy.fused_cross_entropy(logits, targets, weights, vocab, *options)
     return losses
 
 

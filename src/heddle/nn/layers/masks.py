@@ -1,10 +1,10 @@
-"""Attention masks: causal, packed documents, sliding window, padding and the KV cache."""
+"""Attention masks: causal, prefix LM, packed documents, sliding window, padding and the KV cache."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from heddle.core import Config, Count, Positive, part
@@ -108,12 +108,22 @@ def base_mask(ctx: Context, length: int, sight: Sight, device: torch.device) -> 
     """Return the mask of documents, padding and cache, with causality; None where causality is all of it."""
     if ctx.state is not None:
         return (key_distances(ctx, length, ctx.state.capacity, device) >= 0)[:, None]
+    if ctx.prefix is not None:
+        return _prefix_mask(ctx.prefix, ctx, length, device)
     if ctx.documents is None:
         if ctx.lengths is None or sight == "past":  # padding is on the right, where causality masks it
             return None
         return (torch.arange(length, device=device) < ctx.lengths[:, None])[:, None, None]
     allowed = (ctx.documents[:, :, None] == ctx.documents[:, None, :])[:, None]
     return allowed if sight == "all" else allowed & causal_mask(length, device)
+
+
+def _prefix_mask(prefix: Bool[Tensor, "batch length"], ctx: Context, length: int, device: torch.device) -> Allowed:
+    """Return the causal mask in which the prefix of a document is seen whole (prefix LM); for attention alone."""
+    allowed = causal_mask(length, device) | prefix[:, None, None]
+    if ctx.documents is None:
+        return allowed
+    return allowed & (ctx.documents[:, :, None] == ctx.documents[:, None, :])[:, None]
 
 
 def causal_mask(length: int, device: torch.device) -> Allowed:

@@ -28,4 +28,4 @@ from heddle.text.tokenizers.tokenizer import (
     load_tokenizer,
     parse_tokenizer,
 )
-from heddle.text.tokenizers.word_boundaries import Word, word_start_ids, words_of
+from heddle.text.tokenizers.word_boundaries import Word, sentence_ends, word_edges, word_start_ids, words_of

@@ -169,6 +169,17 @@ class Tokenizer:
         decoder = self._pipeline.decoder
         return None if decoder is None else parse_json(decoder.__getstate__().decode())
 
+    def with_special(self, names: Sequence[str]) -> "Tokenizer":
+        """Return the tokenizer with further special tokens, whose ids follow its own."""
+        sides = [self] if self.for_target is self else [self, self.for_target]
+        pipelines = [Pipeline.from_str(side._pipeline.to_str()) for side in sides]
+        for pipeline in pipelines:
+            pipeline.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in names])
+        tokens = self.special_tokens if self.special_tokens_config() else None
+        if tokens is not None and tokens.mask is None and MASK in names:
+            tokens = replace(tokens, mask=pipelines[0].token_to_id(MASK))
+        return Tokenizer(pipelines[0], tokens, *pipelines[1:])
+
     def save(self, path: Path) -> None:
         """Save the tokenizer in the library's format, with a config of its special tokens if it was imported."""
         write_json(path, self.to_json())

@@ -1,13 +1,17 @@
-"""Word boundaries: which tokens make up each word of a text, for any tokenizer."""
+"""Word and sentence boundaries: which tokens make up each word of a text, where sentences end, for any tokenizer."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from heddle.core import UsageError
+from heddle.text.tokenizers.token_bytes import token_bytes_of
 from heddle.text.tokenizers.tokenizer import Tokenizer
 
 WORD = re.compile(r"\S+")  # as `str.split`
 Span = tuple[int, int]
+ENDINGS = (".", "!", "?", "\n", "…", "。", "！", "？")
+CLOSING = " \"')]}»”’"  # what may follow the end of a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +64,32 @@ def word_start_ids(tokenizer: Tokenizer) -> list[int]:
     """Return the ids of tokens that begin with whitespace and so start a word."""
     control = frozenset(tokenizer.special.values())
     return [id for id in range(tokenizer.vocab) if id not in control and tokenizer.token(id)[:1].isspace()]
+
+
+# --- by id, for token streams without their text ----------------------------------------------------------------------
+
+
+def token_texts(tokenizer: Tokenizer) -> list[str]:
+    """Return what each id adds to a text, with the space before a word that decoding would write."""
+    try:
+        return [word.decode(errors="replace") for word in token_bytes_of(tokenizer).inside]
+    except UsageError:  # a decoder of another library
+        return ["" if id in tokenizer.added else tokenizer.token(id) for id in range(tokenizer.vocab)]
+
+
+def word_edges(tokenizer: Tokenizer) -> tuple[list[bool], list[bool]]:
+    """Tell which ids begin a word, and after which ids another word begins.
+
+    A word begins with whitespace before it; continuations such as `##ing` have none. Where a mark ends a word instead
+    (`</w>`), the next token begins one. Without either, as for single characters of Chinese, each token is a word.
+    """
+    match tokenizer.decoder():
+        case {"type": "BPEDecoder", "suffix": str(suffix)}:
+            return [False] * tokenizer.vocab, [suffix in (name or "") for name in tokenizer.names()]
+    begins = [text[:1].isspace() for text in token_texts(tokenizer)]
+    return begins if any(begins) else [True] * tokenizer.vocab, [False] * tokenizer.vocab
+
+
+def sentence_ends(tokenizer: Tokenizer) -> list[bool]:
+    """Tell which ids end a sentence: their text ends with a full stop, `!`, `?` or a line end, quotes aside."""
+    return [text.rstrip(CLOSING).endswith(ENDINGS) for text in token_texts(tokenizer)]

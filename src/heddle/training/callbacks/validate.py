@@ -2,14 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from heddle.core import ConfigError, DataError, bounded_exp
-from heddle.data.rows import MeasuredText, RowPlan, collate
+from heddle.data.rows import Batch, MeasuredText, RowPlan, collate
 from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import ObjectiveConfig
@@ -27,6 +27,7 @@ class HeldOutRows:
     text: MeasuredText
     most: int | None = None  # rows; None: all
     lanes: int | None = None  # of streams, at once; None: as many as each process has
+    prepare: Callable[[Batch], Batch] | None = None  # as the objective shows a batch; None: its `prepare`, seed 0
     first: int = 0  # the row at which they begin
 
     @torch.no_grad()
@@ -48,7 +49,8 @@ class HeldOutRows:
                 batch, carried = collate([self.plan.row(row) for row in rows], rows), states.get(lane)
                 if signals.caught is not None and processes.world == 1:
                     return None
-                here = objective.prepare(batch, seed=0).to(device)
+                shown = objective.prepare(batch, seed=0) if self.prepare is None else self.prepare(batch)
+                here = shown.to(device)
                 if here.fresh is not None:
                     carried = (carried or State.empty(len(here), 1, device)).reset(here.fresh)
                 loss = objective(model, here, carried)

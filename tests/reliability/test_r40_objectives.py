@@ -1,0 +1,94 @@
+"""R40: a run of every objective over text is killed (SIGKILL) inside a step; it goes on and ends in the same bits."""
+
+import json
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from reliability.harness import Blow, Nursery, differences, tiny, write_config, write_text
+
+from heddle.core import replace
+from heddle.data.rows import SentencePairRows
+from heddle.data.sources import HashSplit, corpus_for
+from heddle.models.presets import PresetConfig
+from heddle.objectives import (
+    DenoisingConfig,
+    MaskedTokenConfig,
+    MixtureConfig,
+    NextSentenceConfig,
+    ObjectiveConfig,
+    PrefixLMConfig,
+    ReplacedTokenConfig,
+    SentenceOrderConfig,
+    SpanCorruptionConfig,
+)
+from heddle.training import RunConfig
+
+STEPS, MICRO = 6, 2  # micro-batches a step
+SMALL = {"layers": 1, "width": 32, "heads": 2, "dropout": 0.1}
+T5 = PresetConfig(name="t5-small", hidden=48, **SMALL)
+# By name: the objective, its model, and changes of the rows.
+RUNS: dict[str, tuple[ObjectiveConfig, PresetConfig, dict[str, object]]] = {
+    "span_corruption": (SpanCorruptionConfig(z_loss=1e-4), T5, {"boundaries": "stream"}),
+    "denoising": (DenoisingConfig(), PresetConfig(name="bart-base", **SMALL), {"boundaries": "stream"}),
+    "mixture": (MixtureConfig(), T5, {"boundaries": "stream", "length": 48}),
+    "prefix_lm": (PrefixLMConfig(), PresetConfig(name="first", **SMALL), {}),
+    "masked_token": (MaskedTokenConfig(), PresetConfig(name="bert-base-masked", **SMALL), {}),
+    "words": (MaskedTokenConfig(unit="word"), PresetConfig(name="bert-base-masked", **SMALL), {}),
+    "static": (MaskedTokenConfig(static=10), PresetConfig(name="bert-base-masked", **SMALL), {"recut": False}),
+    "next_sentence": (NextSentenceConfig(), PresetConfig(name="bert-base-pretraining", **SMALL), {"second": "random"}),
+    "sentence_order": (
+        SentenceOrderConfig(),
+        PresetConfig(name="bert-base-pretraining", **SMALL),
+        {"second": "swapped"},
+    ),
+    "replaced_token": (ReplacedTokenConfig(), PresetConfig(name="electra-small", **SMALL), {}),
+}
+
+
+def config_for(name: str, folder: Path) -> RunConfig:
+    """Return a run of an objective; sentence pairs need several documents."""
+    objective, model, rows = RUNS[name]
+    text = write_text(folder / "text.txt", lines=120)
+    config = replace(
+        tiny(text, training__steps=STEPS, every__save=2, every__validate=3), model=model, objective=objective
+    )
+    if "second" not in rows:
+        return replace(config, rows=replace(config.rows, **rows))
+    lines = text.read_text().splitlines()
+    texts = [" ".join(lines[first : first + 4]) for first in range(0, 120, 4)]
+    (folder / "my.jsonl").write_text("".join(json.dumps({"text": one}) + "\n" for one in texts))
+    corpus = replace(corpus_for(str(folder / "my.jsonl")), split=HashSplit(fraction=0.3))
+    return replace(config, data=corpus, rows=SentencePairRows(length=48, **rows))
+
+
+def kill(nest: Nursery, tmp_path: Path, name: str, blows: list[int]) -> None:
+    """Kill a run at counted micro-batches, each of its own attempt, and compare its end with that of another."""
+    config = write_config(tmp_path / "run.yaml", config_for(name, tmp_path))
+    assert nest.one(tmp_path / "whole", str(config)).code == 0
+    target, kills = str(config), 0
+    for number in blows:
+        outcome = nest.one(tmp_path / "cut", target, Blow("micro", number))
+        target = str(tmp_path / "cut" / "runs" / "tiny")
+        if outcome.code == 0:
+            break
+        assert outcome.code == -signal.SIGKILL, outcome.said
+        kills += 1
+    last = nest.one(tmp_path / "cut", target)
+    assert last.code == 0, last.said
+    found = differences(Path(target), tmp_path / "whole" / "runs" / "tiny")
+    assert not found and kills, f"{name} differs in {found}"
+    print(f"R40: {name}: {kills} kills, equal in every bit")
+
+
+@pytest.mark.parametrize("name", ["span_corruption", "replaced_token"])
+def test_r40_a_killed_run_ends_the_same(name: str, nest: Nursery, tmp_path: Path) -> None:
+    kill(nest, tmp_path, name, [MICRO * STEPS // 2 + 1])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", RUNS)
+def test_r40_full(name: str, nest: Nursery, tmp_path: Path) -> None:
+    draw = random.Random(name)
+    kill(nest, tmp_path, name, [draw.randint(5, 7) for _ in range(5)])
