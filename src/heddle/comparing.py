@@ -5,7 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from heddle.comparison import Compared, Options, Watcher, run_suite, write_report
+from heddle.comparison import Compared, Options, Watcher, run_suite
+from heddle.comparison.report import write_report
 from heddle.comparison.suites import Suite, choose_suite, with_settings
 from heddle.run import LineReporter, Table
 
@@ -46,9 +47,9 @@ def compare(
 def verdict_table(compared: Compared) -> Table:
     """Return the verdicts of all arms, a row a variant."""
     rows = []
-    for arm, judged in compared.arms.items():
-        for one in judged.comparisons:
-            losses = [loss for loss in judged.losses[one.variant].values()]
+    for arm, one_arm in compared.arms.items():
+        for one in one_arm.comparisons:
+            losses = [loss for loss in one_arm.losses[one.variant].values()]
             first = next(run for run in compared.results if run.variant == one.variant)
             rows.append({
                 "arm": arm, "variant": one.variant, "verdict": str(one.verdict), "effect": one.effect,

@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heddle.comparison import ScalingLaw, ScalingRun, bootstrap_fits, fit_huber, fit_projected, interval, optimum
+from heddle.comparison.statistics import (
+    ScalingLaw,
+    ScalingRun,
+    bootstrap_fits,
+    fit_huber,
+    fit_projected,
+    interval,
+    optimum,
+)
 from heddle.core import UsageError
 
 TRUE = ScalingLaw(E=1.2, A=60.0, B=250.0, alpha=0.32, beta=0.35)

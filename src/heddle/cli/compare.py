@@ -66,7 +66,8 @@ def compare(  # noqa: PLR0913 - one for each option
     if target is None:
         _list_suites()
         return
-    from heddle.comparison import Options, judge_suite, run_suite, write_report
+    from heddle.comparison import Options, load_comparison, run_suite
+    from heddle.comparison.report import write_report
 
     typed = [target, *(words or []), *([] if controls else ["--no-controls"])]
     if report and Path(target).is_dir():
@@ -75,7 +76,7 @@ def compare(  # noqa: PLR0913 - one for each option
     suite = configure(given[0], given[1:])
     folder, controls = out or Path("comparisons") / suite.name, "--no-controls" not in typed
     if report:
-        compared = judge_suite(suite, folder, controls)
+        compared = load_comparison(suite, folder, controls)
     else:
         options = Options(executor, processes, controls, minutes, whole, again, pilot)
         with _watching(folder, typed) as watcher:
@@ -134,7 +135,7 @@ def _watching(folder: Path, typed: list[str]) -> "Iterator[Watcher]":
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("", total=None)
 
-            def say(text: str) -> None:
+            def print_line(text: str) -> None:
                 if not (folder / COMMAND).exists():  # the folder is there and locked by now
                     write_text(folder / COMMAND, shlex.join(typed))
                 console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -143,17 +144,17 @@ def _watching(folder: Path, typed: list[str]) -> "Iterator[Watcher]":
                 runs = (f"{variant} {seed}: {step}/{steps}" for variant, seed, step, steps in now.training)
                 bar.update(task, total=now.runs, completed=now.done, description=", ".join(runs)[:100])
 
-            yield Watcher(say, on_standing)
+            yield Watcher(print_line, on_standing)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def show_verdicts(compared: "Compared") -> None:
     """Print the verdicts of each arm, best first."""
-    for arm, judged in compared.arms.items():
-        if judged.comparisons:
+    for arm, one_arm in compared.arms.items():
+        if one_arm.comparisons:
             print_message(f"{arm}: loss against {compared.plan.suite.base_name}, with 95 % intervals")
-        for one in sorted(judged.comparisons, key=lambda c: c.effect if math.isfinite(c.effect) else math.inf):
+        for one in sorted(one_arm.comparisons, key=lambda c: c.effect if math.isfinite(c.effect) else math.inf):
             low, high = one.interval
             known = f"{one.effect:+.2%} [{low:+.2%}, {high:+.2%}]"
             figure = known if math.isfinite(one.effect) else f"{one.failures} failed"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from heddle.comparison.execution import Result
 from heddle.comparison.plan import TOKENS, Plan, PlannedRun, budget_steps, config_hash, control_runs
-from heddle.comparison.suites import RATES, Variant
+from heddle.comparison.suites import RATES, Suite, Variant
 from heddle.core import UsageError, fields_of, replace, swap
 from heddle.core.system import parse_json, read_text
 from heddle.training import RunConfig
@@ -45,6 +45,12 @@ class StepTimes:
         if found is None:
             raise UsageError(f"{name}: its speed is not known yet, and equal seconds need it; run with --pilot first")
         return found
+
+
+def check_times(suite: Suite, folder: Path) -> None:
+    """Refuse equal seconds where no pilot has measured any speed."""
+    if (TIME in suite.arms or suite.budget.seconds is not None) and not (folder / PILOT).exists():
+        raise UsageError(f"suite {suite.name}: equal seconds need the speed of each variant; run with --pilot first")
 
 
 def next_runs(plan: Plan, results: Mapping[str, Result], times: StepTimes, controls: bool) -> list[PlannedRun]:

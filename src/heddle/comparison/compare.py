@@ -11,17 +11,17 @@ from pathlib import Path
 
 import torch
 
-from heddle.comparison.arms import RATE, StepTimes, next_runs
+from heddle.comparison.arms import RATE, StepTimes, check_times, next_runs
 from heddle.comparison.estimate import announce, expected_seconds
 from heddle.comparison.execution import EXECUTORS, RUNS, Group, Job, Ledger, Limit, Result, remove_checkpoints
-from heddle.comparison.judge import Compared, judge
 from heddle.comparison.pilot import measure_speeds
 from heddle.comparison.plan import CONTROL_SAME, TOKENS, Hashes, Plan, PlannedRun, check_suite, make_plan, prepare_base
 from heddle.comparison.suites import Suite
+from heddle.comparison.verdicts import Compared, find_verdicts
 from heddle.core import ConfigError, UsageError, encode
 from heddle.core.system import lock_folder, read_text, usable_cores
 
-Say = Callable[[str], None]
+Message = Callable[[str], None]
 OFTEN = 2.0  # seconds between two reports of progress
 
 
@@ -72,7 +72,7 @@ class Options:
 class Watcher:
     """Where a comparison tells what it does: lines, and how far it has come."""
 
-    say: Say = lambda text: None
+    message: Message = lambda text: None
     on_standing: OnStanding = lambda standing: None
 
 
@@ -82,6 +82,8 @@ SILENT, USUAL = Watcher(), Options()
 def run_suite(suite: Suite, folder: Path, options: Options = USUAL, watcher: Watcher = SILENT) -> Compared:
     """Train what a suite still lacks and judge all of it; killed anywhere and run again, it goes on."""
     check_suite(suite)
+    if not options.pilot:
+        check_times(suite, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder, wait=False) as free:  # never waits: this very process may hold it already
         if not free:
@@ -89,15 +91,15 @@ def run_suite(suite: Suite, folder: Path, options: Options = USUAL, watcher: Wat
         limit = Limit(None if options.minutes is None else 60 * options.minutes, options.whole)
         queue = _Queue(open_plan(suite, folder), folder, Ledger(folder), options, watcher)
         queue.work(limit)
-        return queue.judge()
+        return queue.verdicts()
 
 
-def judge_suite(suite: Suite, folder: Path, controls: bool = True) -> Compared:
+def load_comparison(suite: Suite, folder: Path, controls: bool = True) -> Compared:
     """Judge what a folder holds of a suite, without training anything."""
     if not (folder / RUNS).exists():
         raise UsageError(f"{folder}: holds no runs of a comparison yet")
     check_suite(suite)
-    return judge(open_plan(suite, folder), folder, Ledger(folder).results, StepTimes.read(folder), controls)
+    return find_verdicts(open_plan(suite, folder), folder, Ledger(folder).results, StepTimes.read(folder), controls)
 
 
 def open_plan(suite: Suite, folder: Path) -> Plan:
@@ -121,19 +123,19 @@ class _Queue:
         if self.options.again:
             self.ledger.forget_failed()
         if self.options.pilot:
-            measure_speeds(self.plan, self.folder, self.options.side_by_side, limit, self.watcher.say)
+            measure_speeds(self.plan, self.folder, self.options.side_by_side, limit, self.watcher.message)
         self._announce()
-        while (left := self._left()) and not limit.is_over:
+        while (left := self._left()) and not limit.is_over():
             before = len(left)
             self._train(left, limit)
             if len(self._left()) >= before and limit.seconds is not None:  # nothing more was allowed
                 break
         if left := self._left():
-            self.watcher.say(f"stopped with {len(left)} runs to go; the same command goes on")
+            self.watcher.message(f"stopped with {len(left)} runs to go; the same command goes on")
 
-    def judge(self) -> Compared:
+    def verdicts(self) -> Compared:
         times, controls = StepTimes.read(self.folder), self.options.controls
-        return judge(self.plan, self.folder, self.ledger.results, times, controls)
+        return find_verdicts(self.plan, self.folder, self.ledger.results, times, controls)
 
     def _runs(self) -> list[PlannedRun]:
         runs = next_runs(self.plan, self.ledger.results, StepTimes.read(self.folder), self.options.controls)
@@ -157,16 +159,16 @@ class _Queue:
 
     def _announce(self) -> None:
         runs, left, times = self._runs(), self._left(), StepTimes.read(self.folder)
-        noise = self.judge().noise
+        noise = self.verdicts().noise
         for line in announce(self.plan, runs, left, noise.deviation if noise and noise.freedom else None):
-            self.watcher.say(line)
+            self.watcher.message(line)
         if left:
             many = self.options.side_by_side
             seconds = expected_seconds(left, self.ledger.results, times, many)
             about = (
                 "unknown on a GPU until --pilot has measured it" if seconds is None else f"about {in_words(seconds)}"
             )
-            self.watcher.say(f"time: {about}, {many} at a time")
+            self.watcher.message(f"time: {about}, {many} at a time")
 
     def _train(self, left: Sequence[PlannedRun], limit: Limit) -> None:
         jobs = {run.key: self._job(run) for run in left}
@@ -191,7 +193,7 @@ class _Queue:
         number = sum(run.key in self.ledger.results for run in self._runs())
         figure = f"loss {result.loss:.4f}" if result.status == "done" else f"{result.status}: {result.reason}"
         about = f"{result.variant}, seed {result.seed}, {result.arm}"
-        self.watcher.say(f"[{number}/{runs}] {about}: {figure}, {in_words(result.wall_s)}")
+        self.watcher.message(f"[{number}/{runs}] {about}: {figure}, {in_words(result.wall_s)}")
 
     def _job(self, run: PlannedRun) -> Job:
         hashes = self.plan.hashes

@@ -14,7 +14,7 @@ from heddle.core import encode, replace
 from heddle.core.system import parse_json, read_text, write_json
 
 
-def measure_speeds(plan: Plan, folder: Path, processes: int, limit: Limit, say: Callable[[str], None]) -> None:
+def measure_speeds(plan: Plan, folder: Path, processes: int, limit: Limit, report: Callable[[str], None]) -> None:
     """Measure the variants that pilot.json does not have yet; it grows variant by variant."""
     path, known = folder / PILOT, StepTimes.read(folder)
     steps: dict[str, Any] = parse_json(read_text(path), str(path))["steps"] if path.exists() else {}
@@ -30,7 +30,7 @@ def measure_speeds(plan: Plan, folder: Path, processes: int, limit: Limit, say: 
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
         write_json(path, {"device": device, "torch": torch.__version__, "steps": steps})
         figures = f"{1000 * speed.seconds:.1f} ms a step, first step after {speed.first_seconds:.0f} s, "
-        say(f"pilot: {name}: {speed.reason or f'{figures}{speed.peak_gib:.1f} GiB'}")
+        report(f"pilot: {name}: {speed.reason or f'{figures}{speed.peak_gib:.1f} GiB'}")
 
     measure_in_waves(jobs, processes, limit, on_speed)
 

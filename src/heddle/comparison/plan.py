@@ -15,9 +15,8 @@ from heddle.core.system import read_text
 from heddle.data.shards import Prepared, open_prepared, prepare
 from heddle.data.sources import CorpusConfig, PreparedSource
 from heddle.models import build_meta, training_flops
-from heddle.models.presets import PresetConfig, preset
 from heddle.text.tokenizers import Tokenizer
-from heddle.training import EveryConfig, KeepConfig, RunConfig, guess_vocab, with_control_tokens
+from heddle.training import EveryConfig, KeepConfig, RunConfig, guess_vocab, resolve_model, with_control_tokens
 
 CONTROL_SAME, CONTROL_LESS = "control: base again", "control: 90 % of the tokens"
 CONTROLS = (CONTROL_SAME, CONTROL_LESS)
@@ -114,7 +113,7 @@ def prepare_base(suite: Suite, folder: Path) -> tuple[RunConfig, Prepared]:
         want = f"{kinds[config.rows.paired]}, because rows.kind is {config.rows.kind}"
         raise ConfigError("data", want=want, got=kinds[ready.pairs])
     data = CorpusConfig(sources=(PreparedSource(path=str(ready.folder.resolve())),))
-    return replace(config, data=data, model=_written_out(config, ready.load_tokenizer().vocab)), ready
+    return replace(config, data=data, model=resolve_model(config, ready.load_tokenizer().vocab, None)), ready
 
 
 def _tokenizer(config: RunConfig) -> Tokenizer:
@@ -124,21 +123,12 @@ def _tokenizer(config: RunConfig) -> Tokenizer:
         raise error.with_prefix("tokenizer") from None
 
 
-def _written_out(config: RunConfig, vocab: int) -> Any:
-    """Return the model with all its parts, so that edits reach them."""
-    model = config.model
-    if isinstance(model, PresetConfig):
-        given = {"vocab": model.vocab or vocab, "context": model.context or config.model_length}
-        model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
-    return model.expand()
-
-
 def check_suite(suite: Suite) -> None:
     """Refuse what could not be compared, before the data are read: with about as many tokens as there will be."""
     base = suite.base
     if base.mix or base.init is not None:
         raise ConfigError("base", want="one corpus and new weights, to compare architectures", got="mix or init")
-    make_plan(suite, replace(base, model=_written_out(base, guess_vocab(base))), Hashes("", "", ""))
+    make_plan(suite, replace(base, model=resolve_model(base, guess_vocab(base), None)), Hashes("", "", ""))
 
 
 def make_plan(suite: Suite, base: RunConfig, hashes: Hashes) -> Plan:

@@ -31,7 +31,6 @@ class Limit:
     paces: list[float] = field(default_factory=list)  # seconds per FLOP of finished runs
     started: float = field(default_factory=time.monotonic)
 
-    @property
     def is_over(self) -> bool:
         """Tell whether time is up."""
         return self.seconds is not None and time.monotonic() - self.started >= self.seconds
@@ -39,7 +38,7 @@ class Limit:
     def allows(self, job: Job) -> bool:
         """Tell whether a run may start."""
         if self.seconds is None or not self.whole or not self.paces:
-            return not self.is_over
+            return not self.is_over()
         expected = SPARE * statistics.median(self.paces) * job.cost
         return time.monotonic() - self.started + expected <= self.seconds
 
@@ -73,9 +72,9 @@ def lost(job: Job, reason: str) -> Result:
     """Return the result of a run whose process died: failed, and counted."""
     names: dict[str, Any] = job.names
     return Result(
-        **names, params=0, active_params=0, flops_token=0, steps=0, tokens=0, guard_skips=0, rate=None, optimizer="",
-        gpu_s=None, tokens_s=None, peak_gib=0.0, loss_valid=None, loss_test=None, status="failed", reason=reason,
-        device="", torch="", processes=job.processes,
+        **names, params=0, active_params=0, flops_token=0, steps=0, tokens=0, guard_skips=0, learning_rate=None,
+        optimizer="", gpu_s=None, tokens_s=None, peak_gib=0.0, loss_valid=None, loss_test=None, status="failed",
+        reason=reason, device="", torch="", processes=job.processes,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ class Result:
     flops_token: int
     steps: int
     tokens: int
-    rate: float | None
+    learning_rate: float | None
     optimizer: str
     gpu_s: float | None
     tokens_s: float | None
@@ -122,21 +122,21 @@ class Ledger:
         self.results = {key: one for key, one in self.results.items() if one.status != "failed"}
 
 
-NOT_IN_TABLE = ("curve",)
-COLUMNS = [field.name for field in dataclasses.fields(Result) if field.name not in NOT_IN_TABLE]
+RENAMED = {"learning_rate": "rate"}  # the name of a column, where it is shorter
+COLUMNS = {f.name: RENAMED.get(f.name, f.name) for f in dataclasses.fields(Result) if f.name != "curve"}
 
 
 def rows_of(results: Iterable[Result]) -> list[dict[str, Any]]:
     """Return results as rows, in an order that does not depend on which run ended first."""
     ordered = sorted(results, key=lambda one: (one.arm, one.variant, one.seed))
-    return [{name: value for name, value in vars(one).items() if name in COLUMNS} for one in ordered]
+    return [{column: vars(one)[name] for name, column in COLUMNS.items()} for one in ordered]
 
 
 def write_csv(path: Path, results: Iterable[Result]) -> None:
     """Write results.csv: a row a run; a number that there is not is an empty cell."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(COLUMNS.values())
     for row in rows_of(results):
         writer.writerow(["" if value is None else value for value in row.values()])
     write_text(path, out.getvalue())

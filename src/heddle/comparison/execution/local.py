@@ -39,7 +39,7 @@ class LocalExecutor(Executor):
     def run(self, groups: Sequence[Group], limit: Limit, on_result: OnResult, on_progress: OnProgress) -> None:
         queue = _Queue(deque(deque(group) for group in groups), limit, on_result)
         with ended(queue.processes):
-            while not limit.is_over:
+            while not limit.is_over():
                 queue.collect()
                 queue.start(self.processes)
                 if not queue.workers:
@@ -84,7 +84,7 @@ class _Queue:
         else:
             if worker.left:
                 self.groups.append(worker.left)
-            worker.leave()
+            worker.close_input()
             self.workers.remove(worker)
 
     def collect(self) -> None:
@@ -108,7 +108,7 @@ class _Queue:
 
     def _bury(self, worker: "_Worker") -> None:
         self.workers.remove(worker)
-        worker.leave()
+        worker.close_input()
         job = worker.job
         if job is not None:
             self.tries[job.names["key"]] += 1
@@ -143,7 +143,7 @@ class _Worker:
             self.process.stdin.write(f"{path}\n".encode())
             self.process.stdin.flush()
 
-    def leave(self) -> None:
+    def close_input(self) -> None:
         """Tell the process that no more comes."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):

@@ -76,7 +76,7 @@ def measure_in_waves(
     names = list(jobs)
     for first in range(0, len(names), processes):
         wave = names[first : first + processes]
-        if limit.is_over:
+        if limit.is_over():
             return
         with ended([]) as workers:
             for name in wave:
@@ -85,14 +85,16 @@ def measure_in_waves(
                 path = jobs[name].write()
                 process = start_process(jobs[name].folder / LOG, processes, __name__)
                 workers.append(process)
-                tell(process, str(path))
+                send_line(process, str(path))
             _wait_until_compiled([jobs[name] for name in wave], workers, limit)
             for name, process in zip(wave, workers, strict=True):
-                tell(process, "go")
+                if limit.is_over():
+                    return
+                send_line(process, "go")
                 on_speed(name, _speed(jobs[name], process))
 
 
-def tell(process: "subprocess.Popen[bytes]", line: str) -> None:
+def send_line(process: "subprocess.Popen[bytes]", line: str) -> None:
     """Write a line to a worker; one that has died is noticed elsewhere."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
@@ -103,7 +105,7 @@ def tell(process: "subprocess.Popen[bytes]", line: str) -> None:
 def _wait_until_compiled(jobs: Sequence[Job], workers: "Sequence[subprocess.Popen[bytes]]", limit: Limit) -> None:
     until = time.monotonic() + LONGEST
     pending = list(zip(jobs, workers, strict=True))
-    while pending and time.monotonic() < until and not limit.is_over:
+    while pending and time.monotonic() < until and not limit.is_over():
         pending = [(j, w) for j, w in pending if w.poll() is None and not (j.folder / READY).exists()]
         time.sleep(PAUSE)
 

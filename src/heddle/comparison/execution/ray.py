@@ -41,7 +41,7 @@ class RayExecutor(Executor):
         remote = ray.remote(max_retries=TRIES - 1, num_cpus=1, num_gpus=gpus)(_train_group)
         waiting = {remote.remote(list(group)): group for group in groups}
         left = {job.names["key"]: job for group in groups for job in group}
-        while waiting and not limit.is_over:
+        while waiting and not limit.is_over():
             done, _ = ray.wait(list(waiting), timeout=PAUSE)
             for task in done:
                 _take_errors(ray, task, waiting.pop(task), left, on_result)

@@ -168,7 +168,7 @@ def _result(job: Job, config: RunConfig, outcome: Outcome, seconds: float) -> Re
         flops_token=training_flops(model, config.rows.max_length),
         steps=steps,
         tokens=steps * tokens,
-        rate=fields_of(config.training.optimizer).get("learning_rate"),
+        learning_rate=fields_of(config.training.optimizer).get("learning_rate"),
         optimizer=str(config.training.optimizer.kind),
         gpu_s=round(steps * step, 3) if timed and step is not None else None,
         tokens_s=round(tokens / step, 1) if timed and step is not None else None,

@@ -5,10 +5,10 @@ import statistics
 from html import escape
 from pathlib import Path
 
-from heddle.comparison.judge import Compared
 from heddle.comparison.plan import CONTROL_LESS, CONTROL_SAME
 from heddle.comparison.report import figures
 from heddle.comparison.statistics import MARGIN, Comparison, Verdict, detectable_effect, rank_agreement
+from heddle.comparison.verdicts import Compared
 from heddle.core.system import write_text
 
 REPORT = "report.html"

@@ -64,7 +64,7 @@ class Comparison:
     p: float
     p_holm: float  # corrected for the number of variants
     p_equivalence: float  # of an effect outside the margin
-    wild: bool  # judged by its own deviation
+    wild: bool  # one_arm by its own deviation
     failures: int = 0
 
 

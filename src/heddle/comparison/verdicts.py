@@ -1,4 +1,4 @@
-"""Judge: verdicts from the results of a comparison, arm by arm, and its results.csv."""
+"""Verdicts: what is better, from the results of a comparison, arm by arm, and its results.csv."""
 
 import dataclasses
 import math
@@ -12,11 +12,11 @@ from heddle.comparison.plan import CONTROL_LESS, CONTROL_SAME, CONTROLS, TOKENS,
 from heddle.comparison.statistics import Comparison, Losses, Noise, Verdict, compare_to_base
 from heddle.core import MissingExtra
 
-JUDGED = (TOKENS, RATE, TIME)
+ARMS = (TOKENS, RATE, TIME)
 
 
 @dataclass(frozen=True)
-class Judged:
+class ArmVerdicts:
     """The verdicts of one arm, a line a variant, and the noise of its runs."""
 
     arm: str
@@ -33,7 +33,7 @@ class Compared:
     plan: Plan
     runs: tuple[PlannedRun, ...]
     results: tuple[Result, ...]
-    arms: Mapping[str, Judged]
+    arms: Mapping[str, ArmVerdicts]
     times: StepTimes
 
     @property
@@ -64,31 +64,31 @@ class Compared:
         return [one for one in self.results if one.variant == variant and one.arm == arm]
 
 
-def judge(plan: Plan, folder: Path, found: Mapping[str, Result], times: StepTimes, controls: bool) -> Compared:
-    """Judge the results there are; write results.csv."""
+def find_verdicts(plan: Plan, folder: Path, found: Mapping[str, Result], times: StepTimes, controls: bool) -> Compared:
+    """Compare the results there are, arm by arm; write results.csv."""
     runs = next_runs(plan, found, times, controls)
     names = {run.key: run.variant for run in runs}
     results = tuple(dataclasses.replace(one, variant=names[key]) for key, one in found.items() if key in names)
     order = {run.key: number for number, run in enumerate(runs)}
     results = tuple(sorted(results, key=lambda one: order[one.key]))
     write_csv(folder / RESULTS, results)
-    arms = {arm: judged for arm in JUDGED if (judged := _judge_arm(plan, results, arm)) is not None}
+    arms = {arm: one_arm for arm in ARMS if (one_arm := _arm_verdicts(plan, results, arm)) is not None}
     return Compared(folder, plan, tuple(runs), results, arms, times)
 
 
-def _judge_arm(plan: Plan, results: Iterable[Result], arm: str) -> Judged | None:
+def _arm_verdicts(plan: Plan, results: Iterable[Result], arm: str) -> ArmVerdicts | None:
     base = plan.suite.base_name
     chosen = [one for one in results if one.arm == arm or (arm == TIME and one.variant == base and one.arm == TOKENS)]
     losses = losses_by_seed(chosen)
     if not losses:
         return None
     if base not in losses or any(not math.isfinite(loss) for loss in losses[base].values()) or len(losses) < 2:
-        return Judged(arm, (), None, losses)
+        return ArmVerdicts(arm, (), None, losses)
     try:
         comparisons, noise = compare_to_base(losses, base)
     except MissingExtra:  # a machine that only trains; verdicts come with --report where scipy is
-        return Judged(arm, (), None, losses)
-    return Judged(arm, tuple(comparisons), noise, losses)
+        return ArmVerdicts(arm, (), None, losses)
+    return ArmVerdicts(arm, tuple(comparisons), noise, losses)
 
 
 def losses_by_seed(results: Iterable[Result]) -> dict[str, dict[int, float]]:
