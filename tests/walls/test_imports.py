@@ -89,6 +89,13 @@ GROUPS = {
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
     },
+    "comparison": {
+        "statistics": set(),
+        "suites": set(),
+        "execution": set(),
+        "": {"execution", "statistics", "suites"},
+        "report": {"", "statistics"},
+    },
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }
 MOST_FILES, MOST_NAMES = 16, 40

@@ -296,7 +296,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: l
         guard=loop.Guard.start(training.guard, hardware.device),
         average=None if training.average is None else WeightAverage(model, training.average),
         processes=processes,
-        seed=config.seed,
+        seed=config.seed_of_weights,
         clip=training.clip,
         micro_batch=micro,
         carried=[None] * (share // micro),
