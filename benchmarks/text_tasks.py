@@ -103,8 +103,8 @@ def write_tables(data: Path, out: Path) -> None:
         write(out / "text" / f"{name}.jsonl.xz", ({"text": text} for text, _ in parts["train"]))
     for folder in ("lm-gutenberg", "lm-wikipedia-sample"):
         for path in sorted((data / folder).glob("train-*.jsonl.xz")):
-            rows = ({"text": json.loads(line)["text"]} for line in opened(path))
-            write(out / "text" / f"{folder}-{path.name}", rows)
+            texts = ({"text": str(json.loads(line)["text"])} for line in opened(path))
+            write(out / "text" / f"{folder}-{path.name}", texts)
 
 
 def pretrain(out: Path, overrides: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ def test(out: Path, line: dict[str, Any]) -> float:
     lm = heddle.load(out / "runs" / line["run"], best=True)
     rows = [json.loads(row) for row in opened(out / line["task"] / "test.jsonl.xz")]
     answers = lm.classify([row["text"] for row in rows])
-    return sum(answer.label == row["label"] for answer, row in zip(answers, rows, strict=True)) / len(rows)
+    return statistics.mean(answer.label == row["label"] for answer, row in zip(answers, rows, strict=True))
 
 
 def finetune_all(out: Path, given: argparse.Namespace) -> None:
