@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from heddle.core.system import read_text
 from heddle.data.shards import Prepared, open_prepared, prepare
 from heddle.data.sources import CorpusConfig, PreparedSource
 from heddle.models import build_meta, training_flops
+from heddle.models.networks import ModelConfig
 from heddle.text.tokenizers import Tokenizer
 from heddle.training import EveryConfig, KeepConfig, RunConfig, guess_vocab, resolve_model, with_control_tokens
 
@@ -197,7 +199,12 @@ def config_hash(config: RunConfig) -> str:
 def step_flops(config: RunConfig) -> float:
     """Return the FLOPs of one training step."""
     tokens = config.training.batch * config.rows.max_length
-    return float(training_flops(build_meta(config.model), config.rows.max_length) * tokens)
+    return float(_token_flops(config.model, config.rows.max_length) * tokens)
+
+
+@cache
+def _token_flops(model: ModelConfig, length: int) -> int:
+    return training_flops(build_meta(model), length)
 
 
 def run_flops(config: RunConfig, steps: int) -> float:
