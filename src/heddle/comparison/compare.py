@@ -15,7 +15,17 @@ from heddle.comparison.arms import RATE, StepTimes, check_times, next_runs
 from heddle.comparison.estimate import announce, expected_seconds
 from heddle.comparison.execution import EXECUTORS, RUNS, Group, Job, Ledger, Limit, Result, remove_checkpoints
 from heddle.comparison.pilot import measure_speeds
-from heddle.comparison.plan import CONTROL_SAME, TOKENS, Hashes, Plan, PlannedRun, check_suite, make_plan, prepare_base
+from heddle.comparison.plan import (
+    CONTROL_SAME,
+    TOKENS,
+    Hashes,
+    Plan,
+    PlannedRun,
+    check_suite,
+    make_plan,
+    own_code,
+    prepare_base,
+)
 from heddle.comparison.suites import Suite
 from heddle.comparison.verdicts import Compared, find_verdicts
 from heddle.core import ConfigError, UsageError, encode
@@ -209,7 +219,7 @@ class _Queue:
         config = encode(run.config)
         assert isinstance(config, dict)
         place = (self.folder / "runs" / run.key).resolve()
-        return Job(place, config, names, run.config.use, run.cost, self.options.side_by_side)
+        return Job(place, config, names, (*run.config.use, *own_code(run.config)), run.cost, self.options.side_by_side)
 
 
 def groups(jobs: Sequence[Job]) -> list[Group]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from heddle.comparison.suites import VALIDATION_ROWS, Suite, Variant, check_comparable, describe
-from heddle.core import ConfigError, UsageError, encode, replace
+from heddle.core import Config, ConfigError, UsageError, encode, find, replace, user_code
 from heddle.core.system import read_text
 from heddle.data.shards import Prepared, open_prepared, prepare
 from heddle.data.sources import CorpusConfig, PreparedSource
@@ -190,7 +190,13 @@ def config_hash(config: RunConfig) -> str:
     kept: dict[str, Any] = {name: value for name, value in plain.items() if name not in NOT_HASHED}
     kept["training"] = {name: value for name, value in plain["training"].items() if name != "steps"}
     kept["numbers"] = [config.hardware.dtype, config.hardware.matmul]
+    kept["code"] = [entry.rpartition("#")[2] for entry in own_code(config)]
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def own_code(config: RunConfig) -> tuple[str, ...]:
+    """Return the user's own code that a run needs, as a worker can load it."""
+    return user_code.entries_for(type(one) for one in find(config, Config))
 
 
 # --- budgets and arms -------------------------------------------------------------------------------------------------

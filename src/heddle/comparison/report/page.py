@@ -5,7 +5,7 @@ import statistics
 from html import escape
 from pathlib import Path
 
-from heddle.comparison.plan import CONTROL_LESS, CONTROL_SAME
+from heddle.comparison.plan import CONTROL_LESS, CONTROL_SAME, TOKENS
 from heddle.comparison.report import figures
 from heddle.comparison.statistics import MARGIN, Comparison, Verdict, detectable_effect, rank_agreement
 from heddle.comparison.verdicts import Compared
@@ -42,12 +42,11 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 def write_report(compared: Compared, command: str) -> Path:
     """Write report.html into the folder of a comparison; return its path."""
     path = compared.folder / REPORT
-    figures_of_paper = compared.plan.suite.paper.get("final loss", {})
-    write_text(path, render(compared, command, {name: figure.loss for name, figure in figures_of_paper.items()}))
+    write_text(path, render(compared, command))
     return path
 
 
-def render(compared: Compared, command: str, paper: dict[str, float]) -> str:
+def render(compared: Compared, command: str) -> str:
     """Return the page."""
     sections = [
         _head(compared),
@@ -55,7 +54,7 @@ def render(compared: Compared, command: str, paper: dict[str, float]) -> str:
         _section("Effects", [figures.forest(compared.comparisons, MARGIN), _margin_note()]),
         _section("Every variant", [_table(compared)]),
         _section("Loss against cost", _costs(compared)),
-        _section("Against the paper", _paper(compared, paper)),
+        _section("Against the paper", _paper(compared)),
         _section("Curves", [figures.curves(_bands(compared), ("step", "held-out loss in nats"))]),
         _section("Learning rates", _rates(compared)),
         _section("Failures", _failures(compared)),
@@ -138,7 +137,8 @@ def _table(compared: Compared) -> str:
         spread = f" ± {statistics.stdev(finite):.4f}" if len(finite) > 1 else ""
         loss = f"{statistics.mean(finite):.4f}{spread}" if finite else "failed"
         kind = figures.CLASSES[one.verdict] if one else ""
-        speed = statistics.median(r.tokens_s or 0.0 for r in results)
+        rates = [r.tokens_s for r in results if r.tokens_s is not None]
+        speed = figures.short(statistics.median(rates)) if rates else ""
         cells = [
             f"<td>{escape(variant)}</td>",
             f"<td class='{kind}'>{one.verdict if one else 'base'}</td>",
@@ -146,7 +146,7 @@ def _table(compared: Compared) -> str:
             f"<td class='n'>{f'{one.effect:+.2%}' if one and math.isfinite(one.effect) else ''}</td>",
             f"<td class='n'>{f'{one.p_holm:.3g}' if one else ''}</td>",
             f"<td class='n'>{figures.short(results[0].params)}</td>",
-            f"<td class='n'>{figures.short(speed)}</td>",
+            f"<td class='n'>{speed}</td>",
             f"<td><code>{escape(results[0].diff)[:600]}</code></td>",
         ]
         rows.append(f"<tr data-variant='{escape(variant, quote=True)}'>{''.join(cells)}</tr>")
@@ -165,35 +165,46 @@ def _means(compared: Compared) -> dict[str, float]:
 
 def _costs(compared: Compared) -> list[str]:
     means, found = _means(compared), []
-    for field, label in (
-        ("params", "parameters"),
-        ("flops_token", "training FLOPs per token"),
-        ("gpu_s", "seconds of training"),
+    seconds = {variant: _seconds(compared, variant) for variant in means}
+    for label, costs in (
+        ("parameters", {variant: float(compared.of(variant)[0].params) for variant in means}),
+        ("training FLOPs per token", {variant: float(compared.of(variant)[0].flops_token) for variant in means}),
+        ("seconds of training, alone on its device", seconds),
     ):
-        points = {
-            variant: (statistics.mean(vars(r)[field] or 0.0 for r in compared.of(variant)), mean)
-            for variant, mean in means.items()
-        }
-        found.append(figures.scatter(points, (label, "loss"), f"Loss against {label}", pareto=True))
+        points = {variant: (cost, means[variant]) for variant, cost in costs.items() if cost is not None}
+        if points:
+            found.append(figures.scatter(points, (label, "loss"), f"Loss against {label}", pareto=True))
     return found
 
 
-def _paper(compared: Compared, paper: dict[str, float]) -> list[str]:
-    means = _means(compared)
-    both = sorted(set(means) & set(paper))
-    if len(both) < 3:
-        return []
-    found = rank_agreement(means, paper)
-    low, high = found.spearman_interval
-    words = (
-        f"<p>Rank agreement over {found.variants} variants: Spearman {found.spearman:.2f} [{low:.2f}, {high:.2f}], "
-        f"Kendall {found.kendall:.2f} [{found.kendall_interval[0]:.2f}, {found.kendall_interval[1]:.2f}].</p>"
-    )
-    points = {name: (paper[name], means[name]) for name in both}
-    return [
-        words,
-        figures.scatter(points, ("published loss", "our loss"), "Our losses against the published", log=False),
-    ]
+def _seconds(compared: Compared, variant: str) -> float | None:
+    """Return how long a run takes alone: as the pilot timed its steps, or as it was measured; None: not known."""
+    runs = [run for run in compared.runs if run.variant == variant and run.arm == TOKENS]
+    step = compared.times.find(runs[0].config) if runs else None
+    if step is not None:
+        return step * runs[0].config.training.steps
+    measured = [one.gpu_s for one in compared.of(variant) if one.gpu_s is not None]
+    return statistics.mean(measured) if measured else None
+
+
+def _paper(compared: Compared) -> list[str]:
+    """Return how our order of the variants agrees with each column of the publication."""
+    means, found = _means(compared), []
+    for column, published in compared.plan.suite.paper.items():
+        theirs = {name: figure.loss for name, figure in published.items()}
+        both = sorted(set(means) & set(theirs))
+        if len(both) < 3:
+            continue
+        agreement = rank_agreement(means, theirs)
+        found.append(
+            f"<p>Order by the published {column}, {agreement.variants} variants: Spearman {agreement.spearman:.2f} "
+            f"[{agreement.spearman_interval[0]:.2f}, {agreement.spearman_interval[1]:.2f}], Kendall "
+            f"{agreement.kendall:.2f} [{agreement.kendall_interval[0]:.2f}, {agreement.kendall_interval[1]:.2f}].</p>"
+        )
+        points = {name: (theirs[name], means[name]) for name in both}
+        title = f"Our losses against the published {column}"
+        found.append(figures.scatter(points, (f"published {column}", "our loss"), title, log=False))
+    return found
 
 
 def _bands(compared: Compared) -> dict[str, list[tuple[float, float, float, float]]]:
