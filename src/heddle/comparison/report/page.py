@@ -12,6 +12,8 @@ from heddle.comparison.verdicts import Compared
 from heddle.core.system import write_text
 
 REPORT = "report.html"
+SHORT = 90  # characters of a difference that are shown at once
+ENOUGH = 8  # variants for an interval of a rank correlation to mean anything
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6472; --page: #fff; --line: #d9dee5; --band: #eef2f6;
   --better: #1f7a4d; --worse: #b3402a; --same: #2a6f97; --open: #8a8f98; --failed: #b3402a; }
@@ -22,7 +24,7 @@ STYLE = """
 h1 { font-size: 1.5rem; margin: 0 0 .4rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 p, li { max-width: 46rem; } .soft { color: var(--soft); }
 code { font-family: ui-monospace, monospace; font-size: .9em; }
-svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; } svg text { fill: var(--ink); }
+svg { width: 100%; min-width: 34rem; height: auto; font: 12px system-ui, sans-serif; } svg text { fill: var(--ink); }
 .grid { stroke: var(--line); } .band { fill: var(--band); }
 .front { fill: none; stroke: var(--soft); stroke-dasharray: 4 3; }
 .bar { stroke-width: 2.5; stroke: var(--open); } .dot { fill: var(--open); }
@@ -35,7 +37,8 @@ svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; } svg text { 
 .c6 { fill: #d36082; stroke: #d36082; } .c7 { fill: #2f9c95; stroke: #2f9c95; } polyline.line { fill: none; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; min-width: 40rem; }
 th, td { padding: .25rem .7rem .25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-td.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th:first-child, td:first-child { min-width: 9rem; } summary { cursor: pointer; }
 """
 
 
@@ -147,11 +150,18 @@ def _table(compared: Compared) -> str:
             f"<td class='n'>{f'{one.p_holm:.3g}' if one else ''}</td>",
             f"<td class='n'>{figures.short(results[0].params)}</td>",
             f"<td class='n'>{speed}</td>",
-            f"<td><code>{escape(results[0].diff)[:600]}</code></td>",
+            f"<td>{_diff(results[0].diff)}</td>",
         ]
         rows.append(f"<tr data-variant='{escape(variant, quote=True)}'>{''.join(cells)}</tr>")
     titles = "".join(f"<th>{name}</th>" for name in head)
     return f"<div class='scroll'><table id='variants'><tr>{titles}</tr>{''.join(rows)}</table></div>"
+
+
+def _diff(text: str) -> str:
+    """Return the printed difference from the base; a long one opens on a click."""
+    if len(text) <= SHORT:
+        return f"<code>{escape(text)}</code>"
+    return f"<details><summary><code>{escape(text[:SHORT])} ...</code></summary><code>{escape(text)}</code></details>"
 
 
 def _means(compared: Compared) -> dict[str, float]:
@@ -193,7 +203,7 @@ def _paper(compared: Compared) -> list[str]:
     for column, published in compared.plan.suite.paper.items():
         theirs = {name: figure.loss for name, figure in published.items()}
         both = sorted(set(means) & set(theirs))
-        if len(both) < 3:
+        if len(both) < ENOUGH:
             continue
         agreement = rank_agreement(means, theirs)
         found.append(
