@@ -14,12 +14,20 @@ from heddle.decoding.generation import GenerationConfig, generate
 from heddle.models.presets import build, preset
 from heddle.objectives import NextTokenConfig
 from heddle.training.loop import Guard, GuardConfig, ModelWithLoss, ProcessGroup, Step
-from heddle.training.optimizers import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig, optimizers
+from heddle.training.optimizers import (
+    AdafactorConfig,
+    AdamWConfig,
+    MuonConfig,
+    OptimizerConfig,
+    SGDConfig,
+    optimizers,
+)
 from heddle.training.optimizers.muon import Muon
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]
 GPU = torch.device("cuda")
+OPTIMIZERS = [AdamWConfig(), AdafactorConfig(), MuonConfig(), SGDConfig(learning_rate=0.1, momentum=0.9)]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -33,7 +41,7 @@ def test_logits_and_greedy_texts_are_those_of_the_cpu(name: str) -> None:
     assert generate(model, prompts, generation) == texts
 
 
-@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(learning_rate=0.1, momentum=0.9)])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) -> None:
     model = build("first", layers=1, width=32, heads=2, vocab=50, context=16).to(GPU)
     guard = Guard.start(GuardConfig(), GPU)
@@ -63,7 +71,7 @@ def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) ->
 
 
 @pytest.mark.parametrize("large", [1 << 20, 1 << 8])  # with our own kernel for no tensor, and for most
-@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(learning_rate=0.1, momentum=0.9)])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_clipped_step_is_that_of_the_cpu(
     optimizer: OptimizerConfig, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

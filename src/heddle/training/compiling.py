@@ -10,7 +10,7 @@ from heddle.models.networks import Model
 from heddle.nn.recurrent import Recurrent
 from heddle.objectives import SamplingConfig, TeacherForcingConfig
 from heddle.training.loop import ModelWithLoss
-from heddle.training.optimizers import Muon, Optimizers
+from heddle.training.optimizers import Optimizers, StackedOptimizer
 from heddle.training.run_config import RunConfig
 
 log = logging.getLogger("heddle")
@@ -55,5 +55,5 @@ def fall_back_to_eager(losses: ModelWithLoss, error: Exception) -> bool:
 def compile_update(optimizers: Optimizers) -> None:
     """Have what moves the weights compiled, where torch has no kernel that does it all at once."""
     for one in optimizers.optimizers:
-        if isinstance(one, Muon):
+        if isinstance(one, StackedOptimizer):
             one.compile()
