@@ -18,7 +18,14 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from heddle.data.rows import Batch
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig
 from heddle.nn.state import State
-from heddle.objectives import LinearSamplingConfig, MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
+from heddle.objectives import (
+    LinearSamplingConfig,
+    MaskedTokenConfig,
+    NextTokenConfig,
+    ObjectiveConfig,
+    SequenceConfig,
+    SpanCorruptionConfig,
+)
 from heddle.training.loop import ModelWithLoss
 
 STEPS = 5
@@ -124,7 +131,14 @@ def lengths(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
     return losses, step
 
 
-MADE = {"lengths": lengths, "": computation, "sampled": sampled, "streams": streams}
+def spans(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
+    """Return a model that learns hidden spans, others of rows of other lengths in every batch."""
+    objective = SpanCorruptionConfig(z_loss=1e-4, sentinels=tuple(range(5)), end=6, start=6)
+    losses = ModelWithLoss(config.build(0), objective)
+    return losses, lambda number: losses(objective.prepare(rows(number), seed=0).to(DEVICE), None).total
+
+
+MADE = {"lengths": lengths, "": computation, "spans": spans, "sampled": sampled, "streams": streams}
 
 
 def gradients(module: nn.Module) -> list[Tensor]:
