@@ -23,6 +23,7 @@ from heddle.objectives import (
     MaskedTokenConfig,
     NextTokenConfig,
     ObjectiveConfig,
+    ReplacedTokenConfig,
     SequenceConfig,
     SpanCorruptionConfig,
 )
@@ -32,6 +33,7 @@ STEPS = 5
 DEVICE = torch.device("cuda" if "--cuda" in sys.argv else "cpu")
 BACKEND = "inductor" if DEVICE.type == "cuda" else "aot_eager"
 MASKED = MaskedTokenConfig(mask=1, vocab=VOCAB)
+REPLACED = ReplacedTokenConfig(masked=MASKED)
 
 
 def rows(number: int, **more: Any) -> Batch:
@@ -80,12 +82,14 @@ def encoded(number: int, config: EncoderConfig) -> Tensor:
 def computation(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
     """Return what is compiled, and how the loss of a step comes from it."""
     model = config.build(0)
-    if isinstance(config, EncoderConfig) and "masked_token" not in model.outputs:
+    if isinstance(config, EncoderConfig) and "masked_token" not in model.outputs and config.generator is None:
         encoding = Encoding(model)
         return encoding, lambda number: encoding(encoded(number, config).to(DEVICE))
     objective: ObjectiveConfig = NextTokenConfig()
     draw: Callable[[int], Batch] = packed
-    if isinstance(config, EncoderConfig):
+    if isinstance(config, EncoderConfig) and config.generator is not None:
+        objective, draw = REPLACED, lambda number: REPLACED.prepare(packed(number), seed=0)
+    elif isinstance(config, EncoderConfig):
         objective, draw = MASKED, lambda number: MASKED.prepare(packed(number), seed=0)
     elif isinstance(config, EncoderDecoderConfig):
         objective, draw = SequenceConfig(), pairs
