@@ -129,28 +129,8 @@ def test_ids_by_frequency_begin_with_the_most_frequent_and_end_with_special_toke
 
 
 def test_unigram_ids_go_by_frequency_as_they_are() -> None:
-    words = [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "omicron",
-        "pi",
-        "rho",
-        "sigma",
-        "tau",
-    ]
-    text = "".join(f"{word} " * (400 // (rank + 1)) for rank, word in enumerate(words))
+    names = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
+    text = "".join(f"{name} " * (400 // (rank + 1)) for rank, name in enumerate(names.split(" ")))
     tokenizer = UnigramTokenizer(vocab=262).train([text])
     counts = np.bincount(tokenizer.encode(text), minlength=262)
     first, sorted_first = counts[:8].sum(), np.sort(counts)[::-1][:8].sum()
