@@ -77,9 +77,9 @@ def measured(trainer: Trainer) -> float:
     """Return the held-out loss as the model is now."""
     validate = next(c for c in trainer.callbacks if isinstance(c, Validate))
     step = trainer.take_step
-    loss = validate.held_out.loss(trainer.model, validate.objective, step.processes, trainer.signals)
-    assert loss is not None
-    return loss
+    found = validate.held_out.measure(trainer.model, validate.objective, step.processes, trainer.signals)
+    assert found is not None
+    return found.loss
 
 
 def trained(config: RunConfig, folder: Path) -> tuple[LanguageModel, dict[str, Any]]:

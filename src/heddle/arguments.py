@@ -31,6 +31,12 @@ def as_texts(caller: str, given: object, expected: str = "a list of texts") -> l
     return found
 
 
+def one_or_more(caller: str, given: object) -> tuple[list[str], bool]:
+    """Return texts, and whether one was given alone."""
+    alone = isinstance(given, str)
+    return ([given] if alone and isinstance(given, str) else as_texts(caller, given)), alone
+
+
 def as_id_rows(caller: str, given: object) -> list[list[int]]:
     """Return rows of ids, from lists, arrays or a tensor."""
     plain: Any = given.tolist() if isinstance(given, Tensor | np.ndarray) else given

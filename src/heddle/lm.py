@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.arguments import as_id_rows, as_path, as_text, as_texts, check_words
+from heddle.arguments import as_id_rows, as_path, as_text, as_texts, check_words, one_or_more
 from heddle.checkpoints import find_source, save_run, using_base
 from heddle.core import ConfigError, UsageError, brief, system_faults, user_code
 from heddle.core.system import choose_hardware
@@ -19,12 +19,14 @@ from heddle.decoding.generation import GenerationConfig, generate
 from heddle.decoding.runtime import check_prompt, check_source, eval_mode, pad_rows
 from heddle.decoding.scoring import check_encoder_input, length_batches
 from heddle.decoding.speculative import Draft, ModelDraft
+from heddle.encoder_tasks import EncoderTasks
 from heddle.models import count_parameters
 from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.models.surgery import merge_adapters
 from heddle.nn.base import Context
 from heddle.nn.quantization import Bits, quantize_model
 from heddle.tasks.generation import StopStrings, TextChunk, TextConstraints, TextGenerator, text_generator
+from heddle.tasks.labelling import Embedder
 from heddle.tasks.scoring import (
     ScoringInput,
     ScoringOptions,
@@ -59,7 +61,7 @@ class Origin:
         return self.kind if self.path is None else f"{self.path}, {self.kind}"
 
 
-class LM:
+class LM(EncoderTasks):
     """A model ready for use: `lm.generate("Once")`, `lm.score(["a b"])`, `lm.logits([[1, 2]])`.
 
     With an encoder-decoder, `generate` takes sources and returns targets.
@@ -268,16 +270,22 @@ class LM:
 
     @torch.no_grad()
     def embed(self, texts: str | Sequence[str]) -> Float[Tensor, " width"] | Float[Tensor, "batch width"]:
-        """Return an embedding of a text, or of each of a list: the mean of the last layer's vectors over its tokens
-        and its beginning.
+        """Return an embedding of a text, or of each of a list: that of an output for it, or else the mean of the last
+        layer's vectors over its tokens and its beginning.
 
-        With an encoder-decoder it is the mean of the encoder's output, the end token included.
+        With an encoder-decoder it is the mean of the encoder's output, the end token included. An encoder reads a text
+        that is longer than its context in windows.
         """
-        if isinstance(texts, str):
-            return self.embed([texts])[0]
-        given = as_texts("embed", texts)
+        given, alone = one_or_more("embed", texts)
         if not given:
             raise UsageError("embed: want one or more texts")
+        if not self.model.can_generate:
+            found = Embedder.of(self.model, self.tokenizer).run(given)
+        else:
+            found = self._mean_vectors(given)
+        return found[0] if alone else found
+
+    def _mean_vectors(self, given: Sequence[str]) -> Float[Tensor, "batch width"]:
         rows = [self._ids(text) for text in given]
         means: dict[int, Tensor] = {}
         with eval_mode(self.model):
@@ -291,8 +299,6 @@ class LM:
         """Return the ids of a text to embed."""
         if self.model.reads_source:
             return check_source(self.autoregressive_model, self.tokenizer.source(text))
-        if not self.model.can_generate:
-            return self._check_ids(self.tokenizer.encode_with_special_tokens(text))
         return self._check_ids([*self.tokenizer.special_tokens.document_start, *self.tokenizer.encode(text)])
 
     def _vectors(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -131,6 +131,9 @@ def test_every_key_that_is_printed_can_be_set(name: str, tmp_path: Path) -> None
             if comes_with_init or key in part.left_out() or isinstance(value, Config | tuple | dict):
                 continue
             given = 2 if value is None and isinstance(part, PresetConfig) and key != "dropout" else value
-            resolve(name, [f"{where}={to_yaml(given).splitlines()[0]}"], tmp_path)
+            typed = (
+                given if isinstance(given, str) else to_yaml(given).splitlines()[0]
+            )  # a text is taken as it is typed
+            resolve(name, [f"{where}={typed}"], tmp_path)
     with pytest.raises(ConfigError, match="kv_heads: want one of layers"):
         RunConfig(model=PresetConfig(name="first", kv_heads=2))

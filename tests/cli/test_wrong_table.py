@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cli import wrong_labels
 from cli.runs import save_run
 
 from heddle.cli.main import command, main
@@ -52,7 +53,8 @@ FILES = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wrong")
     save_run(folder / "run")
-    for name, text in FILES.items():
+    wrong_labels.save_encoders(folder)
+    for name, text in (FILES | wrong_labels.FILES).items():
         (folder / name).write_text(text)
     (folder / "run" / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.0}) + "\n")
     (folder / "binary.txt").write_bytes(bytes(range(256)) * 40)
@@ -71,6 +73,7 @@ def train(words: str) -> list[str]:
 TRAIN = {
     "model.width=0": "model.width: want at least 1, got 0",
     "model.layers=0": "model.layers: want at least 1, got 0",
+    "model.layers=1000000000": "model.layers: want 1 to 10,000, got 1000000000",
     "model.heads=0": "model.heads: want at least 1, got 0",
     "model.heads=3": "model.heads: want a divisor of the width 16, got 3",
     "model.width=-16": "model.width: want at least 1, got -16",
@@ -376,7 +379,7 @@ VERBS = {
     "gnerate": "did you mean 'generate'?",
 }
 CASES = {f"train & {words}": (train(words), want) for words, want in TRAIN.items()}
-CASES |= {words: (shlex.split(words), want) for words, want in VERBS.items()}
+CASES |= {words: (shlex.split(words), want) for words, want in (VERBS | wrong_labels.VERBS).items()}
 
 
 def test_the_table_has_every_command() -> None:

@@ -136,10 +136,11 @@ NEW_RECIPES = ("bert", "t5", "bart", "electra")
 PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
 BPE_RECIPES = ("first", "gpt2", "speedrun", "finetune", "translate", "translate_attention", "translate_lstm")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
-NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights")
+NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights", "weight_seed")
 ADDED: dict[str, list[str]] = {
     "configs": [
-        *("run.callbacks", "run.use", "hardware.threads", "keep.weights"),
+        *("run.callbacks", "run.use", "hardware.threads", "keep.weights", "run.weight_seed"),
+        *("budget*", "variants*", "table of name variants base*"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
         *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
@@ -165,13 +166,14 @@ ADDED: dict[str, list[str]] = {
         *(f"{verb} --best" for verb in RUN_VERBS),
         *(f"{verb} --base" for verb in (*RUN_VERBS, "train")),
         *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
+        *("compare", "compare *"),
         *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
     "public": [
         *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)", "heddle.load(base)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
-        *("preset electra-base", "preset electra-small"),
+        *("preset electra-base", "preset electra-small", "heddle.compare"),
         *("LM.tokenizer gives with_special", "LM.tokenizer gives with_special(names)"),
     ],
 }
@@ -184,7 +186,7 @@ max_tokens min_tokens samples seconds max_length_ratio logprobs chunk cache comp
 typical seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
 """
 OPTION_NAMES = _OPTIONS.split()
-_NAMES = "HeddleError LM LookupDraft Run build load presets register_preset register_recipe rules train use"
+_NAMES = "HeddleError LM LookupDraft Run build compare load presets register_preset register_recipe rules train use"
 PUBLIC_NAMES = _NAMES.split()
 CHANGED: dict[str, dict[str, Any]] = {
     "configs": {
@@ -226,3 +228,19 @@ OTHER_NUMBERS: dict[str, str] = {
     for line in lines
     for name in ("bits_per_byte", "unknown_share")
 }
+
+# Labelled data and training on it; a name that ends with * stands for all that begin so.
+_COLUMNS = ("pair", "label", "score", "group", "separator")
+_LABEL_SETS = ("answers", "classes", "none", "scores", "tags")
+ADDED["configs"] += [
+    *(f"source/{kind}.{column}" for kind in ("csv", "tsv", "jsonl") for column in _COLUMNS),
+    *("source/jsonl.tags", "source/squad*", "source/conll*", "rows/examples*"),
+    *(f"labels/{kind}*" for kind in _LABEL_SETS),
+    *(f"objective/{kind}*" for kind in ("classify", "contrastive", "similarity", "tag")),
+    *("objective/span", *(f"objective/span.{key}" for key in ("dropout", "labels", "longest", "output"))),
+    *("outputs/multi_label*", "outputs/regression*"),
+]
+ADDED["recipes"] += [f"{recipe}: *" for recipe in ("classify", "tag", "answer", "similarity", "embed")]
+ADDED["public"] += ["LM.tokenizer gives pair*", *(f"LM.{task}*" for task in ("answer", "classify", "fill", "tag"))]
+for _verb in ("answer", "classify", "embed", "fill", "tag"):
+    ADDED["options"] += [f"{_verb}*"]

@@ -18,7 +18,8 @@ from heddle.checkpoints import find_source
 from heddle.cli.main import main
 from heddle.core import UsageError, kinds
 from heddle.data.shards import open_prepared
-from heddle.data.sources import SkipReason, SplitConfig
+from heddle.data.sources import SkipReason
+from heddle.data.sources.corpus import SplitConfig
 from heddle.models.presets import PresetConfig, presets
 from heddle.text.chat import find_template
 from heddle.text.tokenizers import ByteTokenizer, TokenizerConfig

@@ -84,6 +84,7 @@ from heddle.nn.ends import (
     ClusterConfig,
     ClusteredHeadConfig,
     FullEmbeddingConfig,
+    MultiLabelOutputConfig,
     PatchEmbeddingConfig,
     SequenceClassOutputConfig,
     TokenClassOutputConfig,
@@ -165,6 +166,7 @@ EXAMPLES: dict[type[Config], Config] = {
         ClusteredHeadConfig(clusters=CLUSTERS),
         SequenceClassOutputConfig(classes=3),
         TokenClassOutputConfig(classes=4),
+        MultiLabelOutputConfig(classes=3),
         StackedCellsConfig(cells=(MogrifierConfig(hidden=8, rounds=2), QRNNConfig(hidden=6, window=1), LSTMConfig())),
     )
 }

@@ -83,7 +83,10 @@ def data() -> Iterator[Corpus]:
 
 
 def test_every_kind_is_held_to_the_laws() -> None:
-    own = {"sentence_pairs"}  # a row has special tokens and texts of two documents: tests/data/test_sentence_pairs.py
+    own = {
+        "sentence_pairs",
+        "examples",
+    }  # rows with special tokens: tests/data/test_sentence_pairs.py, test_examples.py
     assert {config.kind for config in CONFIGS.values()} | own == set(kinds(RowsConfig))
 
 

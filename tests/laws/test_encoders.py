@@ -15,8 +15,10 @@ from heddle.nn.base import Context
 from heddle.nn.ends import (
     MaskedTokenOutputConfig,
     MeanConfig,
+    MultiLabelOutputConfig,
     NextSentenceOutputConfig,
     OutputConfig,
+    RegressionOutputConfig,
     ReplacedTokenOutputConfig,
     SequenceClassOutputConfig,
     SpanOutputConfig,
@@ -50,6 +52,10 @@ def labels_for(output: OutputConfig, batch: int, length: int, seed: int = 1) -> 
         return torch.randint(output.classes, (batch,), generator=draw)
     if isinstance(output, NextSentenceOutputConfig):
         return torch.randint(2, (batch,), generator=draw)
+    if isinstance(output, MultiLabelOutputConfig):
+        return torch.randint(2, (batch, output.classes), generator=draw)
+    if isinstance(output, RegressionOutputConfig):
+        return torch.randn(batch, 1, generator=draw)
     if isinstance(output, ReplacedTokenOutputConfig):
         return torch.randint(2, (batch, length), generator=draw)
     return torch.arange(batch) ^ 1  # of vectors: the partner's number
@@ -84,7 +90,8 @@ def test_shapes_are_kept(case: Case) -> None:
     for output in case.config.outputs:
         labels = labels_for(output, 3, length) % 3
         losses = model.nll(output.name, inputs, labels)
-        assert losses.shape == (labels.shape[:1] if isinstance(output, SpanOutputConfig) else labels.shape)
+        by_row = isinstance(output, SpanOutputConfig | MultiLabelOutputConfig | RegressionOutputConfig)
+        assert losses.shape == (labels.shape[:1] if by_row else labels.shape)
         assert model.scores(output.name, inputs).shape[0] == 3
     if case.config.pooling is not None:
         assert model.pooled(inputs).shape == (3, WIDTH)

@@ -1,4 +1,4 @@
-"""R40: a run of every objective over text is killed (SIGKILL) inside a step; it goes on and ends in the same bits."""
+"""R40: a run of every objective is killed (SIGKILL) inside a step; it goes on and ends in the same bits."""
 
 import json
 import random
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from reliability.harness import Blow, Nursery, differences, tiny, write_config, write_text
+from training.test_labelled import OBJECTIVES
+from training.test_labelled import run as labelled
 
 from heddle.core import replace
 from heddle.data.rows import SentencePairRows
@@ -49,6 +51,8 @@ RUNS: dict[str, tuple[ObjectiveConfig, PresetConfig, dict[str, object]]] = {
 
 def config_for(name: str, folder: Path) -> RunConfig:
     """Return a run of an objective; sentence pairs need several documents."""
+    if name in OBJECTIVES:
+        return labelled(folder, name, training__steps=STEPS, every__save=2, every__validate=3)
     objective, model, rows = RUNS[name]
     text = write_text(folder / "text.txt", lines=120)
     config = replace(
@@ -88,7 +92,7 @@ def test_r40_a_killed_run_ends_the_same(name: str, nest: Nursery, tmp_path: Path
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *OBJECTIVES])
 def test_r40_full(name: str, nest: Nursery, tmp_path: Path) -> None:
     draw = random.Random(name)
     kill(nest, tmp_path, name, [draw.randint(5, 7) for _ in range(5)])

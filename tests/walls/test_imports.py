@@ -83,12 +83,20 @@ GROUPS = {
     },
     "tasks": {
         "correcting": set(),
+        "labelling": set(),
         "metrics": set(),
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
     },
-    "core": {"": set(), "describe": {""}, "system": {""}},
+    "comparison": {
+        "statistics": set(),
+        "suites": set(),
+        "execution": set(),
+        "": {"execution", "statistics", "suites"},
+        "report": {"", "statistics"},
+    },
+    "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }
 MOST_FILES, MOST_NAMES = 16, 40
 ONE_FILE_EACH = {"cli", "checkpoints/hf/families"}  # one file per verb, one per family of models

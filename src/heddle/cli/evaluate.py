@@ -178,6 +178,7 @@ def _prepared(lm: "LM", folder: Path) -> "Shards":
     """Open the held-out shards of prepared data."""
     from heddle.core import DataError
     from heddle.data.shards import Shards, open_prepared
+    from heddle.data.sources import Side
     from heddle.text.tokenizers import load_tokenizer
 
     prepared = open_prepared(folder)
@@ -187,4 +188,4 @@ def _prepared(lm: "LM", folder: Path) -> "Shards":
         raise DataError(f"{folder}: prepared with another tokenizer than the model's")
     if prepared.pairs:
         raise DataError(f"{folder}: has pairs, and a language model needs plain text")
-    return Shards.open(prepared.valid)
+    return Shards.open(prepared.shard_folders(Side.VALID)[0])

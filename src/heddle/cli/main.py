@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle import __version__
+from heddle.cli.answer import answer
 from heddle.cli.bench import bench
 from heddle.cli.chat import chat
 from heddle.cli.check import check
+from heddle.cli.classify import classify
+from heddle.cli.compare import compare
 from heddle.cli.convert import convert
 from heddle.cli.correct import correct
 from heddle.cli.data import data
+from heddle.cli.embed import embed
 from heddle.cli.evaluate import evaluate
+from heddle.cli.fill import fill
 from heddle.cli.generate import generate
 from heddle.cli.help import help_
 from heddle.cli.list import list_
@@ -25,6 +30,7 @@ from heddle.cli.plot import plot
 from heddle.cli.rescore import rescore
 from heddle.cli.score import score
 from heddle.cli.show import show
+from heddle.cli.tag import tag
 from heddle.cli.terminal import note, print_message, show_everything
 from heddle.cli.tokenizer import tokenizer
 from heddle.cli.translate import translate
@@ -86,8 +92,14 @@ app.command("rescore")(rescore)
 app.command("correct")(correct)
 app.command("evaluate")(evaluate)
 app.command("translate")(translate)
+app.command("classify")(classify)
+app.command("tag")(tag)
+app.command("answer")(answer)
+app.command("embed")(embed)
+app.command("fill")(fill)
 app.command("show")(show)
 app.command("check")(check)
+app.command("compare")(compare)
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -1,5 +1,8 @@
 """Objectives: what a model is trained to do."""
 
+from heddle.objectives.answer_span import SpanConfig
+from heddle.objectives.classify import ClassifyConfig
+from heddle.objectives.contrastive import ContrastiveConfig
 from heddle.objectives.denoising import DenoisingConfig
 from heddle.objectives.masked_token import MaskedTokenConfig
 from heddle.objectives.mixture import MixedObjectiveConfig, MixtureConfig
@@ -31,4 +34,6 @@ from heddle.objectives.scheduled_sampling import (
     LinearSamplingConfig,
 )
 from heddle.objectives.sentence_pairs import NextSentenceConfig, SentenceOrderConfig
+from heddle.objectives.similarity import SimilarityConfig
 from heddle.objectives.span_corruption import SpanCorruptionConfig
+from heddle.objectives.tag import TagConfig

@@ -69,6 +69,7 @@ class MaskedTokenConfig(ObjectiveConfig):
 
     control_tokens: ClassVar[tuple[str, ...]] = (MASK,)
     predicts_every_token: ClassVar[bool] = False
+    verb: ClassVar[str | None] = "fill"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,8 +4,8 @@ A loss is summed over tokens with a loss weight; the trainer divides once, by th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, ClassVar
 
@@ -16,7 +16,9 @@ from torch import Tensor
 from heddle.core import Config, ConfigError, Share, part, within
 from heddle.core.shapes import Ids, Stream
 from heddle.data.rows import Batch, RowsConfig, TokenTraits
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model
+from heddle.data.shards import LabelSet
+from heddle.data.sources import LabelKind
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model, NetworkConfig
 from heddle.nn.base import Context
 from heddle.nn.state import State
 
@@ -36,6 +38,7 @@ class Loss:
     total: Tensor
     metrics: Mapping[str, Tensor] = field(default_factory=dict)  # for the metrics only
     carried: State | None = None  # what the model remembers for the next batch of the same streams
+    predictions: Tensor | None = None  # of each row, in validation; `ObjectiveConfig.metrics` grades them
 
 
 class ObjectiveConfig(Config, ABC):
@@ -43,6 +46,11 @@ class ObjectiveConfig(Config, ABC):
 
     control_tokens: ClassVar[tuple[str, ...]] = ()  # control tokens that the run's tokenizer must have
     predicts_every_token: ClassVar[bool] = True  # whether each is predicted once: the loss gives bits per byte
+    reads_examples: ClassVar[bool] = False  # whether rows are labelled texts, each an example
+    label_kind: ClassVar[LabelKind | None] = None  # what documents must be labelled with
+    new_weights: ClassVar[tuple[str, ...]] = ()  # prefixes of the names of weights that learn beside adapters
+    verb: ClassVar[str | None] = None  # the command that uses a model trained so, where it is not one that generates
+    batch_is_unit: ClassVar[bool] = False  # whether the loss of a row depends on the others of its batch
     makes_source: ClassVar[bool] = False  # whether `prepare` makes source and target of each row of plain text
 
     @abstractmethod
@@ -66,6 +74,22 @@ class ObjectiveConfig(Config, ABC):
     def prepare(self, batch: Batch, seed: int) -> Batch:
         """Return what the model is shown of a batch; noise is drawn here, keyed by row, and weights then count it."""
         return batch
+
+    def with_labels(self, labels: LabelSet) -> "ObjectiveConfig":
+        """Return the objective with the labels of the training data, where it learns any."""
+        return self
+
+    def model_for(self, config: NetworkConfig) -> NetworkConfig:
+        """Return the network with the output that this objective trains, where it is one of its own."""
+        return config
+
+    def prediction_width(self, length: int) -> int:
+        """Return how many numbers a prediction has for a row of at most this length; 0: there are none to grade."""
+        return 0
+
+    def metrics(self, predictions: NDArray[np.float32], batches: Sequence[Batch]) -> dict[str, float]:
+        """Return metrics of the predictions for all rows of some batches; the first is the one that matters most."""
+        return {}
 
     def preparer(self, seed: int, traits: Callable[[], TokenTraits]) -> Callable[[Batch], Batch]:
         """Return `prepare` with its seed and, for noise of words or sentences, facts about the tokenizer's ids."""
@@ -118,6 +142,11 @@ def add_auxiliary_losses(model: Model, total: Tensor, batch: Batch, carried: Sta
     if penalty is not None:
         total = total + penalty * batch.weights.count_nonzero()
     return Loss(total, model.metrics(), carried)
+
+
+def with_predictions(loss: Loss, predictions: Tensor) -> Loss:
+    """Return a loss with what the model predicts, a row of numbers for each row of the batch."""
+    return replace(loss, predictions=predictions.float())
 
 
 def require_language_model(model: Model, objective: ObjectiveConfig) -> LanguageModel:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from heddle.core import UsageError
 from heddle.recipes.finetuning import finetune
+from heddle.recipes.labelled import answer, classify, embed, similarity, tag
 from heddle.recipes.language_models import characters, first, gpt2, lstm, lstm_characters, speedrun
 from heddle.recipes.pretraining import bart, bert, electra, t5
 from heddle.recipes.translation import translate, translate_attention, translate_lstm
@@ -27,6 +28,11 @@ RECIPES = {
     "translate": translate,
     "translate_attention": translate_attention,
     "translate_lstm": translate_lstm,
+    "classify": classify,
+    "tag": tag,
+    "answer": answer,
+    "similarity": similarity,
+    "embed": embed,
 }
 
 __all__ = ["RECIPES", "RunConfig", "register_recipe"]

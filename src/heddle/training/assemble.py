@@ -14,8 +14,16 @@ from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_o
 from heddle.core import ConfigError, DamageError, DataError, UsageError, replace
 from heddle.core.system import choose_hardware, read_text, write_text
 from heddle.data.rows import MixedPlan, RowPlan, measured_text, token_traits
-from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
-from heddle.data.sources import CorpusConfig
+from heddle.data.shards import (
+    LabelSet,
+    Prepared,
+    ProgressCallback,
+    find_labels,
+    open_prepared,
+    open_side,
+    prepare,
+)
+from heddle.data.sources import CorpusConfig, Side
 from heddle.models.networks import Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import with_adapters
@@ -143,7 +151,7 @@ def resolve_model(config: RunConfig, vocab: int, init: Source | None) -> ModelCo
     if isinstance(model, PresetConfig):
         given = {"vocab": model.vocab or vocab, "context": model.context or config.model_length}
         model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
-    full = model.expand()
+    full = config.objective.model_for(model.expand())
     if full.vocab is None:
         raise ConfigError("model", want="one that reads tokens, to train on text", got=f"{full.kind} of images")
     if full.vocab < vocab:
@@ -160,12 +168,23 @@ def build_over_parent(config: RunConfig, init: Source | None) -> tuple[Model, Ma
     """Build the model; return it with the weights of the model that the run starts from, which it may share."""
     parent: Mapping[str, Tensor] = {}
     if init is None:
-        model = config.model.build(config.seed)
+        model = config.model.build(config.seed_of_weights)
     else:
         started = init.model(choose_hardware("cpu", "float32"))
         parent, model = started.weights(), initial_model(started, config)
-    choose_trainable(model, config.frozen, config.unfrozen)
+    choose_trainable(model, config.frozen, config.unfrozen, config.objective.new_weights)
     return model, parent
+
+
+def training_labels(config: RunConfig) -> LabelSet:
+    """Return the labels of the training side, of prepared data as they were stored."""
+    wanted = config.objective.label_kind
+    if config.data.prepared is None:
+        return find_labels(config.data, wanted)
+    found = _opened(config.data.prepared).labels
+    if found is None:
+        raise DataError(f"{config.data.prepared}: prepared without labels, and {config.objective.kind} learns {wanted}")
+    return found
 
 
 def prepare_data(
@@ -183,7 +202,8 @@ def prepare_data(
     made: list[Prepared] = []
     for path, corpus in [("data", config.data), *((f"mix.{i}.data", s.data) for i, s in enumerate(config.mix))]:
         try:
-            made.append(_prepared(corpus, tokenizer, folder.parent / CACHE, on_progress, template, known))
+            place = folder.parent / CACHE, template, config.rows.labelled
+            made.append(_prepared(corpus, tokenizer, place, on_progress, known))
         except ConfigError as error:
             raise error.with_prefix(path) from None
         template = made[0].template or template
@@ -195,23 +215,25 @@ def prepare_data(
 def _prepared(
     corpus: CorpusConfig,
     tokenizer: Tokenizer,
-    root: Path,
+    place: tuple[Path, str | None, bool],
     on_progress: ProgressCallback | None,
-    template: str | None,
     known: Sequence[str],
 ) -> Prepared:
-    """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it.
+    """Prepare a corpus in a folder that is named by what went into it, or find it prepared.
 
-    Where its text is gone, the shards that the run was trained on are enough.
+    `place` is where that folder is, the chat template, and whether each text is an example. Where the text is gone, the
+    shards that the run was trained on are enough.
     """
+    root, template, examples = place
     if corpus.prepared is not None:
         return _ready(corpus.prepared, tokenizer)
     chat_encoder = corpus.chat_encoder(tokenizer, template)
     marks = [tokenizer.fingerprint, *([] if chat_encoder is None else [chat_encoder.template])]
+    marks += ["examples"] if examples and not corpus.labelled else []
     words = json.dumps([corpus.identity(), *marks], sort_keys=True)
     folder = root / hashlib.sha256(words.encode()).hexdigest()[:16]
     try:
-        return prepare(corpus, tokenizer, folder, on_progress, template)
+        return prepare(corpus, tokenizer, folder, on_progress, template, examples)
     except UsageError as error:
         ready = open_prepared(folder)
         if ready is None or ready.fingerprint not in known:
@@ -225,8 +247,8 @@ def discard_damaged(config: RunConfig, prepared: list[Prepared], folder: Path) -
     found = False
     for corpus, made in zip([config.data, *(share.data for share in config.mix)], prepared, strict=True):
         try:
-            for side in (made.train, made.valid):
-                _open(side, made.pairs, 0)
+            for side in Side:
+                open_side(made, side)
         except DamageError:
             if made.folder.parent == folder.parent / CACHE:
                 for source in corpus.every:
@@ -252,25 +274,19 @@ def _opened(folder: Path) -> Prepared:
 
 def build_training_plan(config: RunConfig, prepared: list[Prepared]) -> RowPlan:
     """Return the plan of training rows, of one corpus or of several mixed by weight."""
-    plans = [config.rows.build(*_open(p.train, p.pairs, config.seed)) for p in prepared]
+    opened = [open_side(one, Side.TRAIN) for one in prepared]
+    plans = [config.rows.build(shards, config.seed, source) for shards, source in opened]
     if len(plans) == 1:
         return plans[0]
     weights = [1.0, *(share.weight for share in config.mix)]
     return MixedPlan(list(zip(plans, weights, strict=True)), config.seed)
 
 
-def _open(side: Path, pairs: bool, seed: int) -> tuple[Shards, int, Shards | None]:
-    """Open one side of a split for `RowsConfig.build`; a corpus of pairs has shards of sources and of targets."""
-    if pairs:
-        return Shards.open(side / "target"), seed, Shards.open(side / "source")
-    return Shards.open(side), seed, None
-
-
 def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     """Return the held-out rows: in stored order (pairs by their lengths), cut as in training, each target once."""
-    shards, seed, source = _open(prepared.valid, prepared.pairs, config.seed)
+    shards, source = open_side(prepared, Side.VALID)
     batch = config.training.micro_batch or min(config.training.batch, 32)
-    plan = config.rows.for_validation(shards, batch).build(shards, seed, source)
+    plan = config.rows.for_validation(shards, batch).build(shards, config.seed, source)
     rows = measured_rows(plan, config.validation_rows)
     text = measured_text(plan, rows, shards, lambda: load_tokenizer(prepared.tokenizer))
     lanes = config.training.micro_batch if config.training.reduction == "deterministic" else None

@@ -16,6 +16,7 @@ def check_fit(config: RunConfig, world: int = 1) -> None:
     """Refuse what does not fit together: rows, objective, model and number of processes."""
     _check_reduction(config, world)
     _check_rows(config)
+    _check_examples(config, world)
     _check_sight(config)
     check_window_warmup(config)
 
@@ -28,7 +29,7 @@ def check_model(config: RunConfig) -> None:
         raise error.with_prefix("model") from None
     model.reserve(config.model_length)
     config.objective.checked_model(model)
-    choose_trainable(model, config.frozen, config.unfrozen)
+    choose_trainable(model, config.frozen, config.unfrozen, config.objective.new_weights)
 
 
 def guess_vocab(config: RunConfig) -> int:
@@ -88,6 +89,21 @@ def _check_sight(config: RunConfig) -> None:
     """Refuse to let a model learn the next token that sees it."""
     if isinstance(config.objective, NextTokenConfig) and config.model.expand().sees_next_token:
         raise ConfigError("model.sight", want="past, because the objective predicts the next token", got="all")
+
+
+def _check_examples(config: RunConfig, world: int) -> None:
+    """Refuse labelled rows for an objective that reads none, other rows for one that does, and a divided unit."""
+    rows, objective = config.rows, config.objective
+    if objective.reads_examples and not rows.labelled:
+        raise ConfigError("rows.kind", want=f"examples, because the objective is {objective.kind}", got=rows.kind)
+    if rows.labelled and not objective.reads_examples:
+        want = "classify, tag, span, similarity or contrastive, because the rows are examples"
+        raise ConfigError("objective.kind", want=want, got=objective.kind)
+    batch, micro = config.training.batch, config.training.micro_batch
+    if objective.batch_is_unit and (world > 1 or micro not in (None, batch)):
+        why = f"because {objective.kind} compares the rows of a whole batch"
+        found = micro if world == 1 else f"{world} processes"
+        raise ConfigError("training.micro_batch", want=f"null on one process, {why}", got=found)
 
 
 def _check_rows(config: RunConfig) -> None:

@@ -173,6 +173,7 @@ class RunConfig(Config):
     format: version of the config format; not to be overridden.
     name: name of the run's folder in runs/.
     seed: random seed of initial weights, data order, dropout and samples.
+    weight_seed: random seed of initial weights and dropout alone; null: seed.
     model: the network: a preset by name, or every part written out.
     tokenizer: how text becomes tokens: a kind that is trained on the data, or a file, a run or another model.
     data: what to learn from, and what is held out for validation.
@@ -197,6 +198,7 @@ class RunConfig(Config):
     format: int = CONFIG_FORMAT
     name: str = "first"
     seed: int = 0
+    weight_seed: int | None = None
     model: ModelConfig = PresetConfig()
     tokenizer: TokenizerConfig = BpeTokenizer()
     data: CorpusConfig = CorpusConfig()
@@ -233,6 +235,11 @@ class RunConfig(Config):
         if self.keep.last < earlier:
             want = f"at least {earlier}, because training.average_last needs them"
             raise ConfigError("keep.last", want=want, got=self.keep.last)
+
+    @property
+    def seed_of_weights(self) -> int:
+        """Return the seed of initial weights and dropout."""
+        return self.seed if self.weight_seed is None else self.weight_seed
 
     def absolute(self) -> Self:
         """Return the run with absolute paths of data and tokenizer, so that it can be resumed in any working folder."""

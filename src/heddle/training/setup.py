@@ -12,10 +12,22 @@ from torch import Tensor
 
 from heddle.checkpoints import FrozenWeights, Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, with_checksum
-from heddle.core import Config, ConfigError, DamageError, UsageError, decode, diff, encode, find, replace, user_code
-from heddle.core.system import CoreWatch, Hardware, write_json
+from heddle.core import (
+    Config,
+    ConfigError,
+    DamageError,
+    UsageError,
+    decode,
+    diff,
+    encode,
+    fields_of,
+    find,
+    replace,
+    user_code,
+)
+from heddle.core.system import CoreWatch, Hardware, keep_freed_memory, write_json
 from heddle.data.rows import Loader, RowPlan, token_traits
-from heddle.data.shards import Prepared
+from heddle.data.shards import LabelSet, Prepared
 from heddle.models import training_flops
 from heddle.models.networks import Model
 from heddle.models.presets import PresetConfig, preset
@@ -95,6 +107,8 @@ def _build_model(
     config: RunConfig, init: Source | None, hardware: Hardware, folder: Path
 ) -> tuple[Model, FrozenWeights | None]:
     """Build the model on its device; return it with what the checkpoints of a new run leave out."""
+    if hardware.device.type == "cpu":
+        keep_freed_memory()
     model, parent = assemble.build_over_parent(config, init)
     left_out = find_frozen(config, model, init, parent, folder)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
@@ -148,6 +162,9 @@ def _resolve(
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
     config = replace(config, objective=config.objective.resolve(assemble.tokens_by_purpose(tokenizer), tokenizer.vocab))
+    if config.objective.label_kind is not None:
+        labels = assemble.training_labels(config) if found is None else _stored_labels(found)
+        config = config if labels is None else _with_labels(config, labels)
     config = replace(config, model=assemble.resolve_model(config, tokenizer.vocab, init))
     if found is not None:
         _check_same(config, found)
@@ -155,10 +172,27 @@ def _resolve(
     return _with_code(config, env, presets), tokenizer
 
 
+def _with_labels(config: RunConfig, labels: LabelSet) -> RunConfig:
+    try:
+        return replace(config, objective=config.objective.with_labels(labels))
+    except ConfigError as error:
+        raise error.with_prefix("objective") from None
+
+
+def _stored_labels(found: Checkpoint) -> LabelSet | None:
+    """Return the labels that a run was trained on; None: they have no names."""
+    stored = fields_of(decode(RunConfig, run_config_of(found)).objective).get("labels")
+    return stored if isinstance(stored, LabelSet) else None
+
+
 def _resolve_splits(config: RunConfig, found: Checkpoint | None) -> RunConfig:
     """Return the config with the splits that `auto` stands for; where a resumed run's text is gone, as it had them."""
+    wanted = "target" if config.rows.paired else config.objective.label_kind
     try:
-        return replace(config, data=config.data.resolve(), mix=tuple(m.resolve() for m in config.mix))
+        data = config.data.resolve(wanted)
+        return replace(config, data=data, mix=tuple(m.resolve() for m in config.mix))
+    except ConfigError as error:
+        raise error.with_prefix("data") from None
     except UsageError:
         if found is None:
             raise
@@ -217,6 +251,8 @@ def _announce(
     for reason, count in plan.skipped.items():
         if count:
             reporter.message(f"left out: {count:,} pairs, {reason.replace('_', ' ')}", "warning")
+    for note in plan.notes:
+        reporter.message(note, "warning")
 
 
 def _build_loader(
@@ -260,7 +296,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: l
         guard=loop.Guard.start(training.guard, hardware.device),
         average=None if training.average is None else WeightAverage(model, training.average),
         processes=processes,
-        seed=config.seed,
+        seed=config.seed_of_weights,
         clip=training.clip,
         micro_batch=micro,
         carried=[None] * (share // micro),

@@ -7,7 +7,7 @@ from torch import nn
 
 from heddle.core import ConfigError, diff, nearest
 from heddle.models.networks import Model, ModelConfig
-from heddle.models.surgery import add_adapters, merge_adapters, resize_vocab, with_adapters, with_vocab
+from heddle.models.surgery import add_adapters, merge_adapters, replace_output, resize_vocab, with_adapters, with_vocab
 from heddle.training.run_config import RunConfig
 
 
@@ -16,6 +16,7 @@ def initial_config(base: ModelConfig, config: RunConfig, vocab: int) -> ModelCon
     full = base.expand()
     if full.vocab is not None and full.vocab < vocab:
         full = with_vocab(full, vocab)
+    full = config.objective.model_for(full)
     return full if config.adapters is None else with_adapters(full, config.adapters)
 
 
@@ -28,6 +29,7 @@ def initial_model(parent: Model, config: RunConfig) -> Model:
     model = parent if config.adapters is None else merge_adapters(parent)
     if wanted.vocab is not None:
         model = resize_vocab(model, wanted.vocab, config.seed)
+    model = replace_output(model, config.objective.model_for(model.config), config.seed)
     if config.adapters is not None:
         model = add_adapters(model, config.adapters, seed=config.seed)
     if changes := diff(model.config, wanted):
@@ -36,8 +38,14 @@ def initial_model(parent: Model, config: RunConfig) -> Model:
     return model
 
 
-def choose_trainable(model: Model, frozen: Sequence[str], unfrozen: Sequence[str]) -> None:
-    """Freeze the weights whose names match `frozen`, then unfreeze those that match `unfrozen`."""
+def choose_trainable(model: Model, frozen: Sequence[str], unfrozen: Sequence[str], new: Sequence[str] = ()) -> None:
+    """Freeze the weights whose names match `frozen`, then unfreeze those that match `unfrozen`.
+
+    Names that begin with one of `new` are those of an objective's own output, which learns beside adapters.
+    """
+    for name, weight in model.named_parameters():
+        if any(name.startswith(prefix) for prefix in new):
+            weight.requires_grad_(True)
     for field, patterns, learns in (("frozen", frozen, False), ("unfrozen", unfrozen, True)):
         for number, pattern in enumerate(patterns):
             for weight in _matching(model, pattern, f"{field}.{number}"):

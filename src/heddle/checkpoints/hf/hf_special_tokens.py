@@ -42,6 +42,7 @@ def infer_special_tokens(
         mask=named.get("mask_token"),
         pad=named.get("pad_token", next(iter(token_ids.ids("pad_token_id")), None)),
         named=None if imported is None else tuple(named.items()),
+        between=() if imported is None else imported.between,
     )
 
 

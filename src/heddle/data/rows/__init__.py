@@ -1,5 +1,6 @@
 """Rows: sequence packing, streams, length-bucketed pairs, mixing, and the resumable loader of batches."""
 
+from heddle.data.rows.examples import ExampleBatch, ExampleRows, check_examples
 from heddle.data.rows.loader import Batch, Loader, Row, RowPlan, collate
 from heddle.data.rows.measured_text import MeasuredText, measured_text
 from heddle.data.rows.mixing import MixedPlan, apportion

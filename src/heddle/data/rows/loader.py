@@ -121,6 +121,7 @@ class RowPlan(ABC):
     length: int  # of the longest row
     batch: int | None = None  # the only number of rows a step may take; None: any
     skipped: Mapping[str, int] = {}  # documents that became no row, counted by reason
+    notes: tuple[str, ...] = ()  # what was done to documents that do not fit a row, for the header of a run
 
     @property
     def mean_length(self) -> int:

@@ -25,12 +25,14 @@ class RowsConfig(Config, ABC):
     paired: a row has a source and a target, for an encoder-decoder.
     carries_state: a row continues one of the batch before, for recurrent models (truncated BPTT).
     mixable: rows of several corpora may be mixed by weight.
+    labelled: a row is one example with its label, for objectives that recognize something.
     """
 
     batch_field: ClassVar[str | None] = None
     paired: ClassVar[bool] = False
     carries_state: ClassVar[bool] = False
     mixable: ClassVar[bool] = False
+    labelled: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -1,5 +1,20 @@
 """Shards: token ids on disk under checksums, prepared in one pass."""
 
+from heddle.data.shards.label_sets import (
+    AnswerSet,
+    ClassSet,
+    LabelSet,
+    NoLabels,
+    RowTargets,
+    ScoreSet,
+    TagSet,
+    TextWindow,
+    find_labels,
+    first_tokens,
+    text_windows,
+    token_range,
+)
+from heddle.data.shards.labelled import ExampleShards, open_side
 from heddle.data.shards.prepare import Prepared, ProgressCallback, check_target, open_prepared, prepare
 from heddle.data.shards.shard_writer import ShardWriter
 from heddle.data.shards.shards import Shards

@@ -6,14 +6,15 @@ import json
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from heddle.core import ConfigError, DamageError, DataError, HeddleError, encode
+from heddle.core import ConfigError, DamageError, DataError, HeddleError, decode, encode
 from heddle.core.system import check_writable, lock_folder, parse_json, read_text, temporary_folder, write_json
+from heddle.data.shards.label_sets import LabelSet, NoLabels, find_labels
 from heddle.data.shards.shard_manifest import disk_faults
 from heddle.data.shards.shard_writer import ShardWriter
 from heddle.data.sources import (
@@ -43,7 +44,10 @@ ProgressCallback = Callable[[int, int], None]  # documents and bytes so far
 
 @dataclass(frozen=True)
 class Prepared:
-    """A folder of prepared data: `train` and `valid` shards; of pairs, each holds `source` and `target`."""
+    """A folder of prepared data: `train` and `valid` shards.
+
+    Of pairs, each holds `source` and `target`; of labelled texts `text`, `labels` and, where there is one, `second`.
+    """
 
     folder: Path
     fingerprint: str
@@ -53,6 +57,13 @@ class Prepared:
     tokenizer_fingerprint: str = ""  # of the tokenizer that made the ids
     template_hash: str | None = None  # of the chat template; None: there is none, or an earlier version prepared it
     held_out: str | None = None  # checksum of the text of `valid`; None: an earlier version prepared it
+    labels: LabelSet | None = None  # of labelled texts
+    second: bool = False  # whether labelled texts come in twos
+
+    def shard_folders(self, side: Side) -> tuple[Path, ...]:
+        """Return the folders of token shards of one side; the first has the texts, of pairs the sources."""
+        names = ("source", "target") if self.pairs else ("",) if self.labels is None else ("text", "second")
+        return tuple(self.folder / side / name for name in (names if self.second or self.pairs else names[:1]))
 
     @property
     def train(self) -> Path:
@@ -95,14 +106,16 @@ def prepare(
     folder: Path,
     on_progress: ProgressCallback | None = None,
     template: str | None = None,
+    examples: bool = False,
 ) -> Prepared:
     """Write a corpus as token shards, or return the folder as it is when nothing has changed since it was written.
 
     The folder appears at once and complete. A stale one is replaced; one that holds anything else is refused.
-    Conversations are written by the template that the corpus names, or else by this one.
+    Conversations are written by the template that the corpus names, or else by this one. `examples` stores texts
+    without labels as if they had some.
     """
     chat_encoder = corpus.chat_encoder(tokenizer, template)
-    fingerprint = corpus_fingerprint(corpus, tokenizer, chat_encoder)
+    fingerprint = corpus_fingerprint(corpus, tokenizer, chat_encoder, examples)
     with disk_faults(folder, "written"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with lock_folder(folder.parent):
@@ -113,7 +126,8 @@ def prepare(
             new = shop / "new"
             new.mkdir()
             counter = DocumentCounter()
-            writers = _Writers(new, tokenizer, fingerprint)
+            labels = find_labels(corpus) if corpus.labelled else NoLabels() if examples else None
+            writers = _Writers(new, tokenizer, fingerprint, labels)
             with (
                 contextlib.closing(_encoded(tokenizer, chat_encoder, corpus.split_documents(counter))) as rows,
                 writers,
@@ -127,8 +141,8 @@ def prepare(
             if chat_encoder is not None:
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
             marks = tokenizer.fingerprint, None if chat_encoder is None else _hash(chat_encoder.template)
-            held_out = writers.held_out.value
-            made = Prepared(folder, fingerprint, writers.form == "pairs", counter, False, *marks, held_out)
+            found = Prepared(folder, fingerprint, writers.form == "pairs", counter, False, *marks)
+            made = replace(found, held_out=writers.held_out.value, labels=labels, second=writers.second)
             write_json(new / RECORD, _record(made, corpus))
             return _publish(new, made)
 
@@ -141,22 +155,30 @@ def open_prepared(folder: Path) -> Prepared | None:
             return None
         marks = record["tokenizer"], record.get("template")
         counter = DocumentCounter.from_plain(record["ledger"])
-        held_out = record.get("held_out")
-        return Prepared(folder, record["fingerprint"], record["pairs"], counter, True, *marks, held_out)
+        labels = None if record.get("labels") is None else decode(LabelSet, record["labels"])
+        second = bool(record.get("second", False))
+        known = folder, record["fingerprint"], record["pairs"], counter, True, *marks, record.get("held_out")
+        return Prepared(*known, labels=labels, second=second)
     except (HeddleError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer, chat_encoder: ChatEncoder | None) -> str:
+def corpus_fingerprint(
+    corpus: CorpusConfig, tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, examples: bool = False
+) -> str:
     """Return a name for exactly these sources as they are now, this split, this tokenizer and this template."""
     plain = [FORMAT, corpus.identity(), [source.stamps() for source in corpus.every], tokenizer.fingerprint]
     if chat_encoder is not None:
         plain.append(chat_encoder.template)
+    if examples and not corpus.labelled:
+        plain.append("examples")
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _record(made: Prepared, corpus: CorpusConfig) -> dict[str, Any]:
-    marks = {} if made.template_hash is None else {"template": made.template_hash}
+    marks: dict[str, Any] = {} if made.template_hash is None else {"template": made.template_hash}
+    if made.labels is not None:
+        marks |= {"labels": encode(made.labels), "second": made.second}
     return marks | {
         "format": FORMAT,
         "fingerprint": made.fingerprint,
@@ -230,7 +252,7 @@ def _batches(split_documents: Iterator[SplitDocument]) -> Iterator[list[SplitDoc
     size = 0
     for side, document in split_documents:
         batch.append((side, document))
-        size += len(document.text) + len(document.target or "")
+        size += len(document.text) + len(document.target or "") + len(document.pair or "")
         if size >= BATCH or len(batch) >= BATCH_TEXTS:
             yield batch
             batch, size = [], 0
@@ -247,13 +269,15 @@ def _finished(
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-DocumentForm = Literal["texts", "pairs", "conversations"]
+DocumentForm = Literal["texts", "pairs", "conversations", "labelled"]
 
 
 class _Writers:
     """The shard writers of both sides, made when the first document shows what there is to write."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, fingerprint: str) -> None:
+    def __init__(self, folder: Path, tokenizer: Tokenizer, fingerprint: str, labels: LabelSet | None) -> None:
+        self._labels, self.second = labels, False
+        self._label_writers: dict[Side, ShardWriter] = {}
         self._folder, self._tokenizer, self._fingerprint = folder, tokenizer, fingerprint
         self._stack = contextlib.ExitStack()
         self._open: dict[Side, list[tuple[ShardWriter, tuple[int, ...]]]] = {}  # with what stands before each text
@@ -273,11 +297,13 @@ class _Writers:
         side, document = split_documents
         if side is Side.VALID:
             self.held_out.add(document)
-        form = _form(document)
+        form = _form(document) if self._labels is None else "labelled"
         if self.form is None:
+            self.second = document.pair is not None
             self._start(form)
         if self.form != form:
             raise ConfigError("sources", want="either texts, pairs or conversations", got=f"{self.form} and {form}")
+        self._check_alike(document)
         for (writer, before), found in zip(self._open[side], result, strict=True):
             if isinstance(found, RejectedDocument):
                 counter.drop(found.reason, f"{document.origin} ({found.words})" if found.words else document.origin)
@@ -285,8 +311,21 @@ class _Writers:
             stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids
             writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts, lost=found.lost)
             self.bytes += found.bytes
+        if self._labels is not None:
+            numbers = np.asarray(self._labels.encode(document, self._tokenizer), np.uint32)
+            self._label_writers[side].add(numbers, bytes=0, words=0)
         self.documents += 1
         self.counts[side] += 1
+
+    def _check_alike(self, document: Document) -> None:
+        """Refuse labelled texts of which only some have a label, or a second text."""
+        if self._labels is None:
+            return
+        if (document.pair is not None) != self.second:
+            want = "a second text, as the first one has" if self.second else "one text, as the first one is"
+            raise DataError(f"{document.origin}: want {want}")
+        if document.label is None and not isinstance(self._labels, NoLabels):
+            raise DataError(f"{document.origin}: want a label, as others have it, found none")
 
     def _start(self, form: DocumentForm) -> None:
         self.form = form
@@ -301,12 +340,22 @@ class _Writers:
                         special_tokens.decoder_start[1:],
                     ),
                 ]
+            elif form == "labelled":
+                names = ("text", "second") if self.second else ("text",)
+                self._open[side] = [(self._writer(folder / name, special_tokens.end), ()) for name in names]
+                self._label_writers[side] = self._label_writer(folder / "labels")
             elif form == "conversations":  # they open with what their template writes
                 self._open[side] = [(self._writer(folder, special_tokens.end), ())]
             else:
                 self._open[side] = [
                     (self._writer(folder, special_tokens.document_start[0]), special_tokens.document_start[1:])
                 ]
+
+    def _label_writer(self, folder: Path) -> ShardWriter:
+        """Return a writer of labels as numbers; each document of them closes with 0, as shards need it."""
+        assert self._labels is not None
+        writer = ShardWriter(folder, vocab=self._labels.values, end=0, fingerprint=self._fingerprint)
+        return self._stack.enter_context(writer)
 
     def _writer(self, folder: Path, begin: int) -> ShardWriter:
         """Return a writer of documents that open with an id as a model reads them; what else does is stored."""

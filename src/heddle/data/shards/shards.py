@@ -19,13 +19,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import DamageError, DataError, EnvironmentFault
 from heddle.data.shards.shard_manifest import BLOCK, DTYPES, LOSS_MASK, ShardFile, ShardManifest, read_manifest
+
+if TYPE_CHECKING:
+    from heddle.data.shards.labelled import ExampleShards
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Shards:
     """
 
     loss_mask: "Shards | None" = None
+    examples: "ExampleShards | None" = None  # of labelled texts
 
     def __init__(self, folder: Path, manifest: ShardManifest, files: list[_TokenFile], ends: NDArray[np.int64]) -> None:
         self.folder, self.ends = folder, ends
@@ -152,8 +156,10 @@ class Shards:
     def close(self) -> None:
         """Close the files; later reads are refused."""
         self._closer()
-        if self.loss_mask is not None:
-            self.loss_mask.close()
+        others = () if self.examples is None else (self.examples.labels, self.examples.second)
+        for other in (self.loss_mask, *others):
+            if other is not None:
+                other.close()
 
 
 def _close(descriptors: list[int]) -> None:

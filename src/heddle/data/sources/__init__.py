@@ -1,5 +1,6 @@
 """Sources: files, folders and built-in data to documents; the corpus and its split."""
 
+from heddle.data.sources.annotated import ConllSource, SquadSource
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, EncodedDocument, RejectedDocument, encode_documents
 from heddle.data.sources.chats import ChatSource
@@ -8,7 +9,6 @@ from heddle.data.sources.corpus import (
     FileSplit,
     HashSplit,
     Side,
-    SplitConfig,
     SplitDocument,
     TailSplit,
     corpus_for,
@@ -16,6 +16,7 @@ from heddle.data.sources.corpus import (
 )
 from heddle.data.sources.decompress import UnreadableFile, decoded, read_faults
 from heddle.data.sources.documents import Document, DocumentCounter, DocumentsChecksum, SkipReason, SourceConfig, Turns
+from heddle.data.sources.labels import Answers, ClassLabels, Label, LabelKind, Score, WordTags
 from heddle.data.sources.prepared import RECORD, PreparedSource
-from heddle.data.sources.readers import JsonlSource, ParallelSource, TextSource
+from heddle.data.sources.readers import CsvSource, JsonlSource, ParallelSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource

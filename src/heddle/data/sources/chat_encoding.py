@@ -67,7 +67,7 @@ def encode_documents(
     tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, documents: Sequence[Document]
 ) -> list[tuple[EncodedDocument | RejectedDocument, ...]]:
     """Encode documents: the ids of a text or a conversation, or those of both sides of a pair."""
-    parts = [() if d.turns is not None else (d.text,) if d.target is None else (d.text, d.target) for d in documents]
+    parts = [() if d.turns is not None else tuple(d.texts) for d in documents]
     ids = iter(tokenizer.encode_arrays([text for texts in parts for text in texts]))
     found: list[tuple[EncodedDocument | RejectedDocument, ...]] = []
     for document, texts in zip(documents, parts, strict=True):

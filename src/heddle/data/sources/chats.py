@@ -6,8 +6,8 @@ from typing import Literal
 from heddle.core import part
 from heddle.data.sources.decompress import file_stamp, find_files
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, Turns
-from heddle.data.sources.readers import JSON, Encoding, Longest
-from heddle.data.sources.records import JsonRow, numbered, parse_row
+from heddle.data.sources.readers import JSON, Longest
+from heddle.data.sources.records import Encoding, JsonRow, numbered, parse_row
 
 FIELDS = ("messages", "conversations", "dialog", "dialogue")
 SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "observation": "tool"}  # ShareGPT's names

@@ -19,6 +19,7 @@ from heddle.core import (
     settings,
     within,
 )
+from heddle.data.sources.annotated import ConllSource
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
@@ -32,6 +33,7 @@ from heddle.data.sources.documents import (
     SourceConfig,
     absolute_path,
 )
+from heddle.data.sources.labels import LabelKind
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import CsvSource, JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -42,6 +44,7 @@ BUFFER = 256  # documents whose digests are looked up together
 BUFFER_LETTERS = 1 << 20
 SAMPLE = 1 << 25  # characters from which a tokenizer learns: more changes its vocabulary little
 FEW_FILES = 200  # files; of fewer, one in twenty by its hash may by chance be none
+LABELLED = 0.1  # share of labelled documents that is held out, for there are few
 GOLDEN = 0x9E3779B97F4A7C15  # multiples of it, modulo 2**64, fill the range evenly
 
 
@@ -72,6 +75,10 @@ class SplitConfig(Config):
         """Return the split that this one stands for; most stand for themselves."""
         return self
 
+    def with_columns(self, wanted: LabelKind | None) -> Self:
+        """Return the split whose own source, if it has one, has the columns that hold what is wanted."""
+        return self
+
 
 Fraction = Annotated[float, within("above 0 and below 1", lambda fraction: 0 < fraction < 1)]
 
@@ -91,8 +98,7 @@ class HashSplit(SplitConfig):
         """Yield documents in their order, each placed by its group's name, or its content."""
         salt, bound = key(self.seed, Purpose.DATA, "held out"), self.fraction * 2.0**64
         for document in read(sources, counter, DigestSet()):
-            mark = Document(document.group, "").digest if document.group else document.digest
-            held = (mark ^ salt) * GOLDEN % (1 << 64) < bound
+            held = (document.split_digest ^ salt) * GOLDEN % (1 << 64) < bound
             yield (Side.VALID if held else Side.TRAIN), document
 
 
@@ -111,7 +117,7 @@ class TailSplit(SplitConfig):
         left = int(total * (1 - self.fraction))
         for document in read(sources, counter, DigestSet()):
             size = len(document.text)
-            if 0 < left < size and document.target is None and document.turns is None:
+            if 0 < left < size and document.target is None and document.turns is None and document.label is None:
                 yield Side.TRAIN, Document(document.text[:left], document.origin, document.group)
                 yield Side.VALID, Document(document.text[left:], document.origin, document.group)
             else:
@@ -131,6 +137,10 @@ class FileSplit(SplitConfig):
     def absolute(self) -> Self:
         """Return the split with absolute paths."""
         return replace(self, source=self.source.absolute())
+
+    def with_columns(self, wanted: LabelKind | None) -> Self:
+        """Return the split with the columns of its source."""
+        return replace(self, source=self.source.resolve(wanted))
 
     def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield what is held out first, so that its copies are known before training documents come."""
@@ -164,7 +174,8 @@ class AutoSplit(SplitConfig):
         if len(texts) == len(sources) and sum(len(find_files(text.path, text.pattern)) for text in texts) < FEW_FILES:
             return TailSplit() if self.fraction is None else TailSplit(fraction=self.fraction)
         builtin = all(isinstance(source, BuiltinSource) for source in sources)
-        return HashSplit(fraction=self.fraction or (0.07 if builtin else HashSplit.fraction), seed=self.seed)
+        usual = 0.07 if builtin else LABELLED if any(s.labelled for s in sources) else HashSplit.fraction
+        return HashSplit(fraction=self.fraction or usual, seed=self.seed)
 
 
 @settings
@@ -211,9 +222,21 @@ class CorpusConfig(Config):
         sources = tuple(source.absolute() for source in self.sources)
         return replace(self, sources=sources, split=self.split.absolute(), template=template)
 
-    def resolve(self) -> Self:
-        """Return the corpus with the split that its own stands for."""
-        return replace(self, split=self.split.resolve(self.sources))
+    def resolve(self, wanted: LabelKind | None = None) -> Self:
+        """Return the corpus with the split that its own stands for, and the columns that hold what is wanted."""
+        if self.prepared is not None:
+            return self
+        sources = tuple(source.resolve(wanted) for source in self.sources)
+        for number, source in enumerate(sources):
+            if wanted not in (None, "target", "texts") and not source.labelled:
+                want = f"one with {wanted}: CSV, TSV or JSON lines with named columns, conll or squad"
+                raise ConfigError(f"sources.{number}", want=want, got=source.kind)
+        return replace(self, sources=sources, split=self.split.resolve(sources).with_columns(wanted))
+
+    @property
+    def labelled(self) -> bool:
+        """Tell whether this corpus holds labelled documents."""
+        return any(source.labelled for source in self.every)
 
     @property
     def chats(self) -> bool:
@@ -281,9 +304,7 @@ class CorpusConfig(Config):
         for side, document in self.split_documents(counter):
             if side is Side.TRAIN:
                 count += 1
-                yield document.text
-                if document.target is not None:
-                    yield document.target
+                yield from document.texts
         self.check_sides({Side.TRAIN: count}, counter)
 
     def _read(self, sources: Sources, counter: DocumentCounter, seen: DigestSet) -> Iterator[Document]:
@@ -353,7 +374,7 @@ def source_for(path: str) -> SourceConfig:
     return ChatSource(path=path) if reader is JsonlSource and holds_chats(path) else reader(path=path)
 
 
-FileReader = type[TextSource] | type[JsonlSource] | type[TsvSource] | type[CsvSource] | type[ParquetSource]
+FileReader = type[TextSource | JsonlSource | TsvSource | CsvSource | ParquetSource | ConllSource]
 READERS: dict[str, FileReader] = {
     ".jsonl": JsonlSource,
     ".ndjson": JsonlSource,
@@ -361,6 +382,7 @@ READERS: dict[str, FileReader] = {
     ".tsv": TsvSource,
     ".csv": CsvSource,
     ".parquet": ParquetSource,
+    **dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), ConllSource),
 }
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import Config, encode, replace
+from heddle.data.sources.labels import Label, LabelKind
 
 CONTROLS = bytes(b for b in range(32) if b not in b"\t\n\v\f\r\b\x1b") + b"\x7f"
 CONTROL_SHARE = 0.1  # beyond this share of control characters a document is not text
@@ -63,9 +64,10 @@ class Turns:
 
 @dataclass(frozen=True)
 class Document:
-    """A text and where it came from; `target` makes it a pair, `turns` a conversation.
+    """A text and where it came from; `target` makes it a pair, `turns` a conversation, `label` a labelled document.
 
-    Documents of one `group` stay on one side of a split, and so does a document whose text is the group's name.
+    A labelled document may have a second text, `pair`. Documents of one `group` stay on one side of a split, and so
+    does a document whose text is the group's name.
     """
 
     text: str
@@ -73,6 +75,8 @@ class Document:
     group: str = ""
     target: str | None = None
     turns: Turns | None = None
+    pair: str | None = None
+    label: Label | None = None
 
     @cached_property
     def digest(self) -> int:
@@ -82,7 +86,23 @@ class Document:
             hashed.update(b"\xff" + self.target.encode())  # no UTF-8 text holds the byte 0xff
         if self.turns is not None:
             hashed.update(b"\xfe" + self.turns.plain.encode())
+        if self.pair is not None:
+            hashed.update(b"\xfd" + self.pair.encode())
+        if self.label is not None:
+            hashed.update(b"\xfc" + self.label.plain.encode())
         return int.from_bytes(hashed.digest(), "little")
+
+    @property
+    def texts(self) -> list[str]:
+        """Return its texts: one, or two where it is a pair or has a second one."""
+        return [text for text in (self.text, self.target, self.pair) if text is not None]
+
+    @property
+    def split_digest(self) -> int:
+        """Return what places the document in a split: its group, or its content without the label."""
+        if self.group:
+            return Document(self.group, "").digest
+        return self.digest if self.label is None else Document(self.text, "", pair=self.pair).digest
 
 
 class DocumentCounter:
@@ -182,10 +202,19 @@ class SourceConfig(Config):
         plain = encode(self)
         return {k: v for k, v in plain.items() if k not in self.later_fields or v != defaults[k]}
 
+    @property
+    def labelled(self) -> bool:
+        """Tell whether its documents have labels, or second texts."""
+        return False
+
     def absolute(self) -> Self:
         """Return the source with absolute paths, so that it means the same files in any working folder."""
         paths = {name: value for name, value in encode(self).items() if name in self.path_fields}
         return replace(self, **{name: absolute_path(value) for name, value in paths.items()})
+
+    def resolve(self, wanted: LabelKind | None) -> "SourceConfig":
+        """Return the source with the columns that hold what an objective wants, found where they are not named."""
+        return self
 
     @abstractmethod
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:

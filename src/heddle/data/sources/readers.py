@@ -1,22 +1,25 @@
 """Readers: sources on disk: text files, JSON, columns by tabs or commas, and parallel files, plain or compressed."""
 
+import contextlib
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from heddle.core import DataError, part, within
-from heddle.core.system import is_encoding
+from heddle.data.sources.annotated import ConllSource, SquadSource
+from heddle.data.sources.columns import Column, ColumnSource
 from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, read_bytes
+from heddle.data.sources.labels import LabelKind
 from heddle.data.sources.records import (
+    Encoding,
     Split,
-    Value,
     cells_of,
     csv_rows,
     document_of,
     find_columns,
-    json_values,
+    json_cells,
     line_value,
     numbered,
     parse_row,
@@ -32,7 +35,6 @@ JSON = ("*.jsonl*", "*.ndjson*", "*.json", "*.json.*")  # JSON lines have two na
 # Bytes that hold a character, and fit in memory.
 Longest = Annotated[int, within("16 to 2**28 bytes", lambda longest: 16 <= longest <= 1 << 28)]
 Delimiter = Annotated[str, within("one character, such as ; or ,", lambda c: len(c) == 1 and c not in '"\r\n')]
-Encoding = Annotated[str, within("one that Python knows, such as latin-1 or utf-16", is_encoding)]
 
 
 @part("text")
@@ -79,18 +81,28 @@ class TextSource(SourceConfig):
                 counter.see()
                 counter.skip(fault.reason, name)
 
+    def resolve(self, wanted: LabelKind | None) -> SourceConfig:
+        """Return the source; where tags are wanted, the file has a word in each line."""
+        return ConllSource(path=self.path) if wanted == "tags" else self
+
     def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
         return [file_stamp(path) for path in find_files(self.path, self.pattern)]
 
 
 @part("jsonl")
-class JsonlSource(SourceConfig):
-    """JSON lines: each an object with a field `text`, and `target` when documents are pairs.
+class JsonlSource(ColumnSource):
+    """JSON lines: each an object with a field `text`, and `target` when documents are pairs, or labels.
 
     path: a file, a folder or a glob of JSON lines.
     text: the field that holds the text, or the source of a pair.
     target: the field that holds the target of a pair; None: documents are no pairs.
+    pair: the field of a second text, read together with the first.
+    label: the field of the label; None: none, or found by its name where the objective wants labels.
+    score: the field of a number, such as the similarity of two texts.
+    group: the field of a group, whose documents stay on one side of a split.
+    separator: what parts several labels in one field; None: a field is one label, a list several.
+    tags: the field of a list of tags, one for each word of `text`, which is then a list of words.
     longest: most bytes of a line; longer ones are left out and counted.
     encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
@@ -98,19 +110,38 @@ class JsonlSource(SourceConfig):
     path: str
     text: str = "text"
     target: str | None = None
+    pair: str | None = None
+    label: str | None = None
+    score: str | None = None
+    group: str | None = None
+    separator: str | None = None
+    tags: str | None = None
     longest: Longest = 1 << 24
     encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line, or each element of an array."""
-        fields = [name for name in (self.text, self.target) if name is not None]
+        columns = self.columns
         for path in find_files(self.path, *JSON):
             for origin, raw in numbered(path, self.longest, counter, self.encoding):
                 row = parse_row(raw)
                 if isinstance(row, SkipReason):
                     counter.skip(row, origin)
                 else:
-                    yield from document_of(json_values(row, fields), origin, counter)
+                    cells = json_cells(row, columns.wanted, origin if columns.labelled else None)
+                    yield from columns.document(cells, origin, counter, self.separator)
+
+    def first_rows(self, most: int) -> list[list[str]]:
+        """Return the names of the first row's fields."""
+        for path in find_files(self.path, *JSON)[:1]:
+            for _, raw in numbered(path, self.longest, DocumentCounter(), self.encoding):
+                row = parse_row(raw)
+                return [list(row)] if isinstance(row, dict) else []
+        return []
+
+    def resolve(self, wanted: LabelKind | None) -> SourceConfig:
+        """Return the source with its columns; questions, contexts and answers have a reader of their own."""
+        return SquadSource(path=self.path) if wanted == "answers" else super().resolve(wanted)
 
     def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
@@ -118,32 +149,51 @@ class JsonlSource(SourceConfig):
 
 
 @part("tsv")
-class TsvSource(SourceConfig):
+class TsvSource(ColumnSource):
     """Tab-separated columns, by number from 0 in a file without a header, or by name in the header's line.
 
     path: a file, a folder or a glob of tab-separated files.
     text: the column of the text, or of a pair's source: a number from 0, or a name of the header.
     target: the column of a pair's target; None: documents are no pairs.
+    pair: the column of a second text, read together with the first.
+    label: the column of the label; None: none, or found by its name where the objective wants labels.
+    score: the column of a number, such as the similarity of two texts.
+    group: the column of a group, whose documents stay on one side of a split.
+    separator: what parts several labels in one field; None: a field is one label.
     longest: most bytes of a line; longer ones are left out and counted.
     encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
+    default_text: ClassVar[Column] = 0
+
     path: str
     text: int | str = 0
     target: int | str | None = None
+    pair: int | str | None = None
+    label: int | str | None = None
+    score: int | str | None = None
+    group: int | str | None = None
+    separator: str | None = None
     longest: Longest = 1 << 24
     encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line below the header."""
-        wanted = [column for column in (self.text, self.target) if column is not None]
+        columns, wanted = self.columns, self.columns.wanted
         named = any(isinstance(column, str) for column in wanted)
         for path in find_files(self.path, "*.tsv*"):
-            columns = tsv_columns(path, wanted, self.encoding) if named else [int(column) for column in wanted]
+            numbers = tsv_columns(path, wanted, self.encoding) if named else [int(column) for column in wanted]
             for origin, raw in numbered(path, self.longest, counter, self.encoding, first=1 + named):
                 cells = raw.split(b"\t")
-                values = [read_bytes(cells[c]) if c < len(cells) else SkipReason.MISSING_FIELD for c in columns]
-                yield from document_of(values, origin, counter)
+                values = [read_bytes(cells[c]) if c < len(cells) else SkipReason.MISSING_FIELD for c in numbers]
+                yield from columns.document(values, origin, counter, self.separator)
+
+    def first_rows(self, most: int) -> list[list[str]]:
+        """Return the first lines, divided at tabs."""
+        for path in find_files(self.path, "*.tsv*")[:1]:
+            lines = (raw for _, raw in numbered(path, self.longest, DocumentCounter(), self.encoding))
+            return [line.decode("utf-8", "replace").split("\t") for line in islice(lines, most)]
+        return []
 
     def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
@@ -151,7 +201,7 @@ class TsvSource(SourceConfig):
 
 
 @part("csv")
-class CsvSource(SourceConfig):
+class CsvSource(ColumnSource):
     """Columns separated by commas, by name in the header's line, or by number from 0 in a file without a header.
 
     Fields in double quotes may hold commas and line ends.
@@ -159,6 +209,11 @@ class CsvSource(SourceConfig):
     path: a file, a folder or a glob of CSV files.
     text: the column of the text, or of a pair's source: a name of the header, or a number from 0.
     target: the column of a pair's target; None: documents are no pairs.
+    pair: the column of a second text, read together with the first.
+    label: the column of the label; None: none, or found by its name where the objective wants labels.
+    score: the column of a number, such as the similarity of two texts.
+    group: the column of a group, whose documents stay on one side of a split.
+    separator: what parts several labels in one field; None: a field is one label.
     delimiter: the character between two fields.
     longest: most bytes of a row; longer ones are left out and counted.
     encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
@@ -167,28 +222,44 @@ class CsvSource(SourceConfig):
     path: str
     text: int | str = "text"
     target: int | str | None = None
+    pair: int | str | None = None
+    label: int | str | None = None
+    score: int | str | None = None
+    group: int | str | None = None
+    separator: str | None = None
     delimiter: Delimiter = ","
     longest: Longest = 1 << 24
     encoding: Encoding | None = None
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each row below the header."""
-        wanted = [column for column in (self.text, self.target) if column is not None]
+        columns, wanted = self.columns, self.columns.wanted
         for path in find_files(self.path, "*.csv*"):
             name = printable_path(path)
-            columns = None if any(isinstance(column, str) for column in wanted) else [int(c) for c in wanted]
+            numbers = None if any(isinstance(column, str) for column in wanted) else [int(c) for c in wanted]
             try:
                 with open_text(path, self.encoding) as stream:
                     for number, row in csv_rows(stream, self.longest, self.delimiter):
-                        if columns is None:
-                            columns = find_columns(path, wanted, [cell.strip() for cell in row or []])
+                        if numbers is None:
+                            numbers = find_columns(path, wanted, [cell.strip() for cell in row or []])
                             continue
                         counter.see()
-                        values: list[Value] = [SkipReason.TOO_LONG] if row is None else cells_of(row, columns)
-                        yield from document_of(values if row != [] else [""], f"{name}:{number}", counter)
+                        if row == []:
+                            counter.skip(SkipReason.EMPTY, f"{name}:{number}")
+                            continue
+                        values = [SkipReason.TOO_LONG] if row is None else cells_of(row, numbers)
+                        yield from columns.document(values, f"{name}:{number}", counter, self.separator)
             except UnreadableFile as fault:
                 counter.see()
                 counter.skip(fault.reason, name)
+
+    def first_rows(self, most: int) -> list[list[str]]:
+        """Return the first rows."""
+        for path in find_files(self.path, "*.csv*")[:1]:
+            with contextlib.suppress(UnreadableFile), open_text(path, self.encoding) as stream:
+                rows = islice(csv_rows(stream, self.longest, self.delimiter), most)
+                return [[cell.strip() for cell in row] for _, row in rows if row]
+        return []
 
     def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""

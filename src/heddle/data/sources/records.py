@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from heddle.core import DataError
+from heddle.core import DataError, hint, within
+from heddle.core.system import is_encoding
 from heddle.data.sources.decompress import UnreadableFile, file_extension, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, check_text, read_bytes
 
@@ -17,6 +18,7 @@ MARKS = re.compile(rb'[\[\]{}",]')
 MARKS_IN_STRING = re.compile(rb'["\\]')
 HEADER = 1 << 16  # bytes of a header's line
 Split = Literal["file", "paragraph", "line"]
+Encoding = Annotated[str, within("one that Python knows, such as latin-1 or utf-16", is_encoding)]
 Value = str | SkipReason
 JsonRow = dict[str, object] | str
 
@@ -182,14 +184,14 @@ def numbered(
 # --- fields of a record -----------------------------------------------------------------------------------------------
 
 
-def document_of(values: Sequence[Value], origin: str, counter: DocumentCounter) -> Iterator[Document]:
+def document_of(values: Sequence[Value], origin: str, counter: DocumentCounter, group: str = "") -> Iterator[Document]:
     """Yield the document that one or two fields make, or skip it for the first reason found."""
     for value in values:
         reason = value if isinstance(value, SkipReason) else check_text(value)
         if reason is not None:
             counter.skip(reason, origin)
             return
-    yield Document(str(values[0]), origin, target=str(values[1]) if len(values) > 1 else None)
+    yield Document(str(values[0]), origin, group, target=str(values[1]) if len(values) > 1 else None)
 
 
 def line_value(line: bytes | SkipReason | None) -> Value:
@@ -209,15 +211,21 @@ def parse_row(raw: bytes) -> JsonRow | SkipReason:
     return row if isinstance(row, dict | str) else SkipReason.BAD_JSON
 
 
-def json_values(row: JsonRow, fields: list[str]) -> list[Value]:
-    """Return the texts of a row's fields; a row that is a string is the text itself."""
-    values = [row] if isinstance(row, str) else [row.get(name) for name in fields]
-    if len(values) < len(fields):
-        return [SkipReason.MISSING_FIELD]
-    return [value if isinstance(value, str) else SkipReason.MISSING_FIELD for value in values]
+def json_cells(row: JsonRow, names: Sequence[int | str], strict: str | None = None) -> list[object]:
+    """Return what a row's fields hold; a row that is a string is the text itself.
+
+    `strict` is the origin of a row in which each field must be, for a message that lists those that are.
+    """
+    if isinstance(row, str):
+        return [row]
+    for name in names if strict is not None else ():
+        if name not in row:
+            near = hint(str(name), row)
+            raise DataError(f"{strict}: no field {name!r}; the row has {', '.join(row)[:160] or 'none'}{near}")
+    return [row.get(str(name), SkipReason.MISSING_FIELD) for name in names]
 
 
-def tsv_columns(path: Path, wanted: list[int | str], encoding: str | None) -> list[int]:
+def tsv_columns(path: Path, wanted: Sequence[int | str], encoding: str | None) -> list[int]:
     """Return the numbers of columns named in a file's first line; a file that cannot be read has none to check."""
     try:
         with open_text(path, encoding) as stream:
@@ -227,7 +235,7 @@ def tsv_columns(path: Path, wanted: list[int | str], encoding: str | None) -> li
     return find_columns(path, wanted, header)
 
 
-def find_columns(path: Path, wanted: list[int | str], header: list[str]) -> list[int]:
+def find_columns(path: Path, wanted: Sequence[int | str], header: list[str]) -> list[int]:
     """Return the numbers of columns, each given by its number or by its name in the header."""
     for column in wanted:
         if isinstance(column, str) and column not in header:
@@ -238,6 +246,6 @@ def find_columns(path: Path, wanted: list[int | str], header: list[str]) -> list
     return [header.index(column) if isinstance(column, str) else column for column in wanted]
 
 
-def cells_of(row: list[str], columns: list[int]) -> list[Value]:
+def cells_of(row: list[str], columns: list[int]) -> Sequence[Value]:
     """Return a row's cells in these columns."""
     return [row[c] if c < len(row) else SkipReason.MISSING_FIELD for c in columns]

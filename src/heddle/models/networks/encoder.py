@@ -3,13 +3,14 @@
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from heddle.core import ConfigError, UsageError, check_at_least, hint, part, replace
+from heddle.core import ConfigError, UsageError, check_at_least, find, hint, part, replace
 from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.model import Model, NetworkConfig, TieConfig, check_inputs
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place
 from heddle.nn.ends import (
+    DenseFirstTokenConfig,
     EmbeddingConfig,
     FullEmbeddingConfig,
     Images,
@@ -17,6 +18,7 @@ from heddle.nn.ends import (
     Output,
     OutputConfig,
     PoolingConfig,
+    SegmentedEmbeddingConfig,
 )
 from heddle.nn.layers import NoNormConfig, NormConfig
 from heddle.nn.positions import NoPositionConfig, PositionConfig
@@ -77,6 +79,13 @@ class EncoderConfig(NetworkConfig):
         ties = tuple(tie for tie in self.ties if not tie.share.startswith(self.training_only))
         return replace(self, generator=None, ties=ties)
 
+    def with_output(self, output: OutputConfig) -> "EncoderConfig":
+        """Return the encoder with this output alone; pooling, where the output needs it, is its own, or BERT's."""
+        base = self.finished()
+        pooling = None if output.reads == "tokens" else base.pooling or DenseFirstTokenConfig()
+        ties = tuple(tie for tie in base.ties if not any(name.startswith("outputs.") for name in (tie.share, tie.of)))
+        return replace(base, outputs=(output,), pooling=pooling, ties=ties)
+
     def build(self, seed: int = 0) -> "Encoder":
         return Encoder(self, seed)
 
@@ -91,6 +100,7 @@ class Encoder(Model, BaseTower):
         self.config, self.context, self.vocab = config, config.context, config.vocab
         self.build_tower(config, config.vocab, config.width, Place(sight="all", context=config.context))
         self.pooling = None if config.pooling is None else config.pooling.build(config.width)
+        self.segments = max((found.segments for found in find(config.embedding, SegmentedEmbeddingConfig)), default=0)
         self.outputs = nn.ModuleDict({o.name: o.build(config.vocab, config.width) for o in config.outputs})
         self.generator = None if config.generator is None else Encoder(config.generator, seed)
         self.finish_build(config, config.plan.depth(), seed)
@@ -105,6 +115,10 @@ class Encoder(Model, BaseTower):
             raise UsageError("an encoder sees the whole row: it cannot continue from a state")
         self.clear()
         return self.run_tower(inputs, ctx, self.compute)
+
+    def context_for(self, lengths: Int[Tensor, " batch"], segments: Ids | None = None) -> Context:
+        """Return the context of padded rows, of one text or of two; segments that it has no vectors for are ignored."""
+        return Context(lengths=lengths, segments=segments if self.segments > 1 else None)
 
     def forward(self, inputs: Ids | Images, ctx: Context | None = None) -> Stream:
         """Return the last layer's vectors; `outputs` turn them into scores."""
@@ -129,6 +143,14 @@ class Encoder(Model, BaseTower):
                 return output.name
         held = ", ".join(self.outputs) or "none"
         raise UsageError(f"want an encoder that predicts masked tokens, with the output masked_token; it has: {held}")
+
+    def output_of(self, *wanted: str) -> OutputConfig:
+        """Return the output of one of these kinds, or refuse with those that there are."""
+        for output in self.config.outputs:
+            if output.kind in wanted:
+                return output
+        held = ", ".join(f"{output.name} ({output.kind})" for output in self.config.outputs) or "none"
+        raise UsageError(f"want an encoder with an output of the kind {' or '.join(wanted)}; it has: {held}")
 
     def pool(self, x: Stream, ctx: Context) -> Float[Tensor, "batch width"]:
         """Return one vector for each row, pooled from the last layer's vectors."""
@@ -156,9 +178,7 @@ class Encoder(Model, BaseTower):
         output, (x, ctx) = self.output(name), self.run(inputs, Context() if ctx is None else ctx)
         return output.scores(x if output.reads == "tokens" else self.pool(x, ctx), ctx)
 
-    def nll(
-        self, name: str, inputs: Ids | Images, labels: Int[Tensor, "..."], ctx: Context | None = None
-    ) -> Float[Tensor, "..."]:
+    def nll(self, name: str, inputs: Ids | Images, labels: Tensor, ctx: Context | None = None) -> Float[Tensor, "..."]:
         """Return the loss of an output in nats, for each label."""
         output, (x, ctx) = self.output(name), self.run(inputs, Context() if ctx is None else ctx)
         return output.nll(x if output.reads == "tokens" else self.pool(x, ctx), labels, ctx)

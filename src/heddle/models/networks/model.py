@@ -13,7 +13,7 @@ from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
 from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialize
-from heddle.nn.ends import Head
+from heddle.nn.ends import Head, OutputConfig
 from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import Memory, State
 
@@ -58,6 +58,10 @@ class NetworkConfig(ModelConfig, ABC):
 
     def expand(self) -> "NetworkConfig":
         return self
+
+    def with_output(self, output: OutputConfig) -> "NetworkConfig":
+        """Return the network with this output alone, as classification, tagging and the like need it."""
+        raise ConfigError("model.kind", want=f"encoder, because the output is {output.kind}", got=self.kind)
 
     def finished(self) -> "NetworkConfig":
         """Return the network without what it has for training only."""

@@ -27,6 +27,7 @@ from heddle.nn.ends.head import (
     TransformedHeadConfig,
 )
 from heddle.nn.ends.outputs import (
+    EmbeddingOutput,
     EmbeddingOutputConfig,
     MaskedTokenOutputConfig,
     NextSentenceOutputConfig,
@@ -36,6 +37,7 @@ from heddle.nn.ends.outputs import (
     SequenceClassOutputConfig,
     SpanOutputConfig,
     TokenClassOutputConfig,
+    best_spans,
 )
 from heddle.nn.ends.patches import PatchEmbeddingConfig
 from heddle.nn.ends.pooling import (
@@ -46,3 +48,4 @@ from heddle.nn.ends.pooling import (
     PoolingConfig,
     Vector,
 )
+from heddle.nn.ends.row_outputs import MultiLabelOutputConfig, RegressionOutputConfig

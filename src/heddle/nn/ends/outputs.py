@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -40,6 +40,11 @@ class OutputConfig(Config, ABC):
         if not NAME.fullmatch(self.name):
             raise ConfigError("name", want="small letters, digits and _", got=self.name)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of the classes that it scores, by number; (): it scores none."""
+        return ()
+
     @abstractmethod
     def build(self, vocab: int | None, width: int) -> "Output":
         """Build the module for a stream of this width."""
@@ -61,6 +66,14 @@ class Output(Module, ABC):
     def weighted_nll(self, x: Stream | Vectors, labels: Labels, weights: Losses, ctx: Context) -> Float[Tensor, ""]:
         """Return the sum of `nll`, weighted: the training loss."""
         return (self.nll(x, labels, ctx) * weights).sum()
+
+    def score_nll(self, scores: Tensor, labels: Tensor, smoothing: float = 0.0) -> Losses:
+        """Return the loss of each label from scores, with label smoothing."""
+        raise UsageError("this output computes losses from vectors, not from scores")
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Return the probabilities that scores stand for."""
+        return upcast(scores).softmax(-1)
 
 
 # --- tokens of the vocabulary -----------------------------------------------------------------------------------------
@@ -134,6 +147,10 @@ class ClassOutputConfig(OutputConfig):
             want = f"one for each of {self.classes} classes, or none"
             raise ConfigError("labels", want=want, got=len(self.labels))
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.labels or tuple(f"LABEL_{number}" for number in range(self.classes))
+
     def build(self, vocab: int | None, width: int) -> Output:
         return ClassOutput(width, self.classes, self.dropout, self.reads)
 
@@ -178,12 +195,16 @@ class ClassOutput(Output):
         return self.classes(self.dropout(x))  # type: ignore[no-any-return]
 
     def nll(self, x: Stream | Vectors, labels: Labels, ctx: Context) -> Losses:
-        return class_nll(self.scores(x, ctx), labels)
+        return self.score_nll(self.scores(x, ctx), labels)
+
+    def score_nll(self, scores: Tensor, labels: Tensor, smoothing: float = 0.0) -> Losses:
+        return class_nll(scores, labels, smoothing)
 
 
-def class_nll(scores: Tensor, labels: Labels) -> Losses:
+def class_nll(scores: Tensor, labels: Labels, smoothing: float = 0.0) -> Losses:
     """Return the cross-entropy of each label."""
-    return F.cross_entropy(upcast(scores).flatten(0, -2), labels.flatten(), reduction="none").view_as(labels)
+    flat = upcast(scores).flatten(0, -2)
+    return F.cross_entropy(flat, labels.flatten(), reduction="none", label_smoothing=smoothing).view_as(labels)
 
 
 @part("replaced_token")
@@ -252,7 +273,25 @@ class SpanOutput(Output):
 
     def nll(self, x: Stream, labels: Int[Tensor, "batch 2"], ctx: Context) -> Float[Tensor, " batch"]:
         """Return -log p(first) - log p(last) of each row."""
-        return F.cross_entropy(self.scores(x, ctx).flatten(0, 1), labels.flatten(), reduction="none").view(-1, 2).sum(1)
+        return self.score_nll(self.scores(x, ctx), labels)
+
+    def score_nll(self, scores: Tensor, labels: Tensor, smoothing: float = 0.0) -> Losses:
+        return class_nll(scores, labels, smoothing).sum(1)
+
+
+def best_spans(
+    scores: Float[Tensor, "batch 2 length"], allowed: Bool[Tensor, "batch length"], longest: int
+) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"], Float[Tensor, " batch"]]:
+    """Return the first and the last place of the best span of allowed places in each row, and its score.
+
+    The score is the sum of both ends'; a span has at most `longest` places. Without a place, it is -inf.
+    """
+    ends = scores.masked_fill(~allowed[:, None], float("-inf"))
+    length = scores.shape[2]
+    both = ends[:, 0, :, None] + ends[:, 1, None, :]
+    valid = torch.ones(length, length, dtype=torch.bool, device=scores.device).triu().tril(longest - 1)
+    best, at = both.masked_fill(~valid, float("-inf")).flatten(1).max(1)
+    return at // length, at % length, best
 
 
 # --- vectors ----------------------------------------------------------------------------------------------------------
@@ -290,6 +329,12 @@ class EmbeddingOutput(Output):
     def scores(self, x: Vectors, ctx: Context) -> Vectors:
         """Return the vectors themselves."""
         return F.normalize(upcast(x), dim=-1).to(x.dtype) if self.normalized else x
+
+    def pair_nll(self, first: Vectors, second: Vectors, real: Bool[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        """Return -log softmax over the second views of all real rows, of each row's own (SimCSE)."""
+        left, right = (F.normalize(upcast(one), dim=-1) for one in (first, second))
+        similarity = (left @ right.T / self.temperature).masked_fill(~real[None], float("-inf"))
+        return -similarity.log_softmax(-1).diagonal().where(real, 0.0)
 
     def nll(self, x: Vectors, labels: Int[Tensor, " batch"], ctx: Context) -> Float[Tensor, " batch"]:
         """Return the contrastive loss (InfoNCE) of each row, whose label is the number of its partner."""

@@ -51,7 +51,9 @@ def read_byte_level(folder: Path, settings: TokenizerSettings) -> TokenizerSpec 
             pipeline = byte_level_pipeline(model, kind.pattern, prefix=settings.flag("add_prefix_space", False))
             if kind.composed:
                 pipeline.normalizer = normalizers.NFC()
-            return TokenizerSpec(pipeline, " and ".join(names), str(vocab), NAMED[name], sequence=kind.sequence)
+            # RoBERTa parts two texts by two tokens; of other classes none stands after a text
+            source, where = " and ".join(names), str(vocab)
+            return TokenizerSpec(pipeline, source, where, NAMED[name], sequence=kind.sequence, separators=2)
     return None
 
 

@@ -20,8 +20,8 @@ PROBES = ("a", "the", "1", "A", ".")  # every vocabulary has a token for one of 
 class ImportedTokenizer:
     """A tokenizer imported from files of another library.
 
-    `before` and `after` are the ids around one text. `target` is a second pipeline over the same ids, for models that
-    tokenize source and target differently (Marian).
+    `before` and `after` are the ids around one text, `between` those that part two. `target` is a second pipeline over
+    the same ids, for models that tokenize source and target differently (Marian).
     """
 
     pipeline: tokenizers.Tokenizer
@@ -32,6 +32,7 @@ class ImportedTokenizer:
     template: str | None = None  # the chat template
     limit: int | None = None  # the longest text, in tokens
     target: tokenizers.Tokenizer | None = None
+    between: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class TokenizerSpec:
     sequence: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # named tokens around a text; None: by flags
     target: tokenizers.Tokenizer | None = None  # a second pipeline over the same ids
     own: bool = False  # the pipeline's own post-processor puts special tokens around a text
+    separators: int = 1  # how many of the tokens after a text part it from a second one
 
 
 @contextmanager
@@ -101,6 +103,17 @@ def probe_special_tokens(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tu
                 raise DataError(f"{where}: adds ids to a text that are not in its vocabulary")
             return before, after
     return (), ()
+
+
+def probe_separator(pipeline: tokenizers.Tokenizer, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ids that the post-processor puts between two texts, by encoding two short ones."""
+    for probe in PROBES:
+        plain = pipeline.encode(probe, add_special_tokens=False).ids
+        both = pipeline.encode(probe, probe, add_special_tokens=True).ids
+        inner = both[len(before) + len(plain) : len(both) - len(after) - len(plain)]
+        if plain and [*before, *plain, *inner, *plain, *after] == both:
+            return tuple(inner)
+    return ()
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

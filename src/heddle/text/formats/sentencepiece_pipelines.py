@@ -77,7 +77,8 @@ def _xlm_roberta(found: SentencePieceModel, settings: TokenizerSettings) -> Toke
     vocab = [(name, 0.0) for name in first] + scored_pieces(found)[3:] + [("<mask>", 0.0)]
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
     pipeline = unigram_pipeline(vocab, 3, _charsmap(found), scheme)
-    return TokenizerSpec(pipeline, "", "", NAMED["XLMRobertaTokenizer"], sequence=(("bos_token",), ("eos_token",)))
+    around = ("bos_token",), ("eos_token",)
+    return TokenizerSpec(pipeline, "", "", NAMED["XLMRobertaTokenizer"], sequence=around, separators=2)
 
 
 def _pegasus(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:

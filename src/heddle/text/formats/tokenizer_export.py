@@ -25,7 +25,9 @@ def write_tokenizer(
     token becomes one; in Heddle it never does.
     """
     special, names = tokenizer.special_tokens, tokenizer.names()
-    post_processor = _post_processor(special.text if sequence is None else sequence, names)
+    around = special.text if sequence is None else sequence
+    between = special.between or around.after if special.mask is None else special.separator  # a mask: an encoder's
+    post_processor = _post_processor(around, names, between)
     files = {
         folder / TOKENIZER: tokenizer.to_json() | {"post_processor": post_processor},
         folder / TOKENIZER_CONFIG: _config(special, names, limit, segments) | _unknown(tokenizer, names),
@@ -63,11 +65,13 @@ def _unknown(tokenizer: Tokenizer, names: Sequence[str | None]) -> dict[str, Any
     return {"unk_token": name} if name in tokenizer.special else {}
 
 
-def _post_processor(sequence: SequenceTemplate, names: Sequence[str | None]) -> Mapping[str, Any] | None:
-    """Return the library's post-processor for a sequence template."""
+def _post_processor(
+    sequence: SequenceTemplate, names: Sequence[str | None], between: tuple[int, ...]
+) -> Mapping[str, Any] | None:
+    """Return the library's post-processor for a sequence template, and what parts two texts."""
     if not sequence.before and not sequence.after:
         return None
-    named = {id: names[id] for id in (*sequence.before, *sequence.after)}
+    named = {id: names[id] for id in (*sequence.before, *sequence.after, *between)}
 
     def steps(ids: Sequence[int], type_id: int = 0) -> list[dict[str, Any]]:
         return [{"SpecialToken": {"id": named[id], "type_id": type_id}} for id in ids]
@@ -77,6 +81,6 @@ def _post_processor(sequence: SequenceTemplate, names: Sequence[str | None]) -> 
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, second, *steps(sequence.after, 1)],
+        "pair": [*steps(sequence.before), first, *steps(between), second, *steps(sequence.after, 1)],
         "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]} for id, name in named.items()},
     }

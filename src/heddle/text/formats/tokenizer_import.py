@@ -8,7 +8,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from heddle.core import DataError
 from heddle.text.formats.bpe import read_byte_level, read_gpt_bpe
-from heddle.text.formats.imported import ImportedTokenizer, TokenizerSpec, probe_special_tokens, refuse_damaged
+from heddle.text.formats.imported import (
+    ImportedTokenizer,
+    TokenizerSpec,
+    probe_separator,
+    probe_special_tokens,
+    refuse_damaged,
+)
 from heddle.text.formats.marian import read_marian
 from heddle.text.formats.sentencepiece_pipelines import read_sentencepiece
 from heddle.text.formats.tokenizer_config import TokenizerSettings, read_settings
@@ -39,6 +45,7 @@ def assemble_tokenizer(spec: TokenizerSpec, settings: TokenizerSettings) -> Impo
         _add_listed(pipeline, settings, spec.where)
         named = _add_named(pipeline, spec, settings)
         before, after = _sequence_template(spec, settings, named)
+        between = probe_separator(pipeline, before, after) if spec.own else after * spec.separators
         if settings.flag("clean_up_tokenization_spaces", False) and not isinstance(pipeline.model, models.BPE):
             pipeline.decoder = _with_cleanup(pipeline.decoder)
         pipeline.post_processor = None  # special tokens around a text are added by Heddle
@@ -49,6 +56,7 @@ def assemble_tokenizer(spec: TokenizerSpec, settings: TokenizerSettings) -> Impo
         named=named,
         before=before,
         after=after,
+        between=between,
         template=settings.template,
         limit=settings.limit,
         target=_target_pipeline(spec, settings),

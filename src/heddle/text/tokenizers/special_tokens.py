@@ -33,11 +33,22 @@ class SpecialTokens:
     mask: int | None = None  # replaces a token to be predicted
     pad: int | None = None  # pads rows in other libraries; not used here
     named: tuple[tuple[str, int], ...] | None = None  # by Hugging Face's names, of an imported tokenizer; for chats
+    between: tuple[int, ...] = ()  # parts two texts that an encoder reads together; empty: what ends a text
 
     @property
     def ends(self) -> tuple[int, ...]:
         """Return all ids that end generation."""
         return tuple(dict.fromkeys((self.end, *self.stops)))
+
+    @property
+    def separator(self) -> tuple[int, ...]:
+        """Return the ids between two texts that an encoder reads together, at least one."""
+        return self.between or self.text.after or (self.end,)
+
+    @property
+    def segmented(self) -> bool:
+        """Tell whether segments mark the second of two texts; RoBERTa parts them by two tokens instead."""
+        return len(self.separator) < 2
 
     @property
     def document_start(self) -> tuple[int, ...]:
@@ -66,7 +77,7 @@ class SpecialTokens:
         """Refuse ids outside a vocabulary."""
         every = [self.mask, self.pad, self.begin, *self.ends, *self.never, *self.decoder_start]
         every += self.named_ids.values()
-        every += [*self.text.apply(()), *self.source.apply(())]
+        every += [*self.text.apply(()), *self.source.apply(()), *self.between]
         for id in every:
             if id is not None and not 0 <= id < vocab:
                 raise UsageError(f"{where}: want ids from 0 to {vocab - 1}, got {id}")
@@ -84,7 +95,8 @@ def heddle_special_tokens(end: int, mask: int | None = None) -> SpecialTokens:
 def special_tokens_to_json(special_tokens: SpecialTokens) -> dict[str, Any]:
     """Return special tokens as JSON data."""
     data = asdict(special_tokens)
-    named = data.pop("named")
+    named, between = data.pop("named"), data.pop("between")
+    data |= {"between": between} if between else {}
     return data if named is None else data | {"named": dict(named)}
 
 
@@ -104,6 +116,7 @@ def special_tokens_from_json(data: object, where: str) -> SpecialTokens:
             mask=None if data.get("mask") is None else _id(data["mask"]),
             pad=None if data.get("pad") is None else _id(data["pad"]),
             named=None if data.get("named") is None else _named_ids(data["named"]),
+            between=_ids(data.get("between", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{where}: want special tokens by their purpose; wrong or missing: {error}") from None

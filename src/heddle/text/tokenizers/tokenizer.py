@@ -96,6 +96,11 @@ class Tokenizer:
         """Return the ids of a text for an encoder, with its special tokens."""
         return self.special_tokens.text.apply(self.encode(text))
 
+    def pair(self, first: Sequence[int], second: Sequence[int]) -> list[int]:
+        """Return the ids of two texts, given as ids, for an encoder that reads them together."""
+        known = self.special_tokens
+        return known.text.apply([*first, *known.separator, *second])
+
     def source(self, text: str) -> list[int]:
         """Return the ids of a source text for an encoder-decoder, with its special tokens."""
         return self.special_tokens.source.apply(self.encode(text))
@@ -203,8 +208,8 @@ class Tokenizer:
 
 
 def _fingerprinted(tokens: SpecialTokens) -> str:
-    """Return special tokens as text; further names of them change no ids."""
-    return json.dumps(special_tokens_to_json(replace(tokens, named=None)), sort_keys=True)
+    """Return special tokens as text; further names of them, and what parts two texts, change no ids of a text."""
+    return json.dumps(special_tokens_to_json(replace(tokens, named=None, between=())), sort_keys=True)
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -1,11 +1,13 @@
 """Validation: the loss, perplexity and bits per byte on held-out rows, every `every.validate` steps."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from heddle.core import ConfigError, DataError, bounded_exp
 from heddle.data.rows import Batch, MeasuredText, RowPlan, collate
@@ -18,6 +20,14 @@ from heddle.training.optimizers import WeightAverage
 
 
 @dataclass(frozen=True)
+class Measurement:
+    """The loss on held-out rows in nats, and metrics such as accuracy."""
+
+    loss: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class HeldOutRows:
     """Held-out rows, how many at once, and the text that their targets stand for."""
 
@@ -27,16 +37,20 @@ class HeldOutRows:
     most: int | None = None  # rows; None: all
     lanes: int | None = None  # of streams, at once; None: as many as each process has
     prepare: Callable[[Batch], Batch] | None = None  # as the objective shows a batch; None: its `prepare`, seed 0
+    first: int = 0  # the row at which they begin
 
     @torch.no_grad()
-    def loss(self, model: Model, objective: ObjectiveConfig, processes: ProcessGroup, signals: Signals) -> float | None:
-        """Return the mean loss in nats per token; None when a signal cuts it short.
+    def measure(
+        self, model: Model, objective: ObjectiveConfig, processes: ProcessGroup, signals: Signals
+    ) -> Measurement | None:
+        """Return the mean loss in nats per token and the objective's metrics; None when a signal cuts it short.
 
         Rows are measured in the same groups, and the groups added in the same order, by any number of processes; of
         streams only where `lanes` is given.
         """
         device = next(model.parameters()).device
         groups = self._groups(processes.world)
+        predictions = torch.zeros(self.rows, objective.prediction_width(self.plan.length), device=device)
         sums = torch.zeros(len(groups), 2, dtype=torch.float64, device=device)
         was_training, states = model.training, dict[int, State | None]()
         model.eval()
@@ -55,6 +69,8 @@ class HeldOutRows:
                 if here.fresh is not None:
                     states[lane] = loss.carried
                 sums[number] = torch.stack((loss.total.double(), here.weights.sum().double()))
+                if loss.predictions is not None:
+                    predictions[rows.start : rows.stop, : loss.predictions.shape[1]] = loss.predictions
         finally:
             model.train(was_training)
         total, tokens = processes.all_reduce(sums).sum(0).tolist()  # each group has one process; the others add 0
@@ -62,7 +78,15 @@ class HeldOutRows:
             raise DataError(
                 f"validation_rows: the {self.rows} rows have no target with a loss weight; measure more rows"
             )
-        return float(total / tokens)
+        return Measurement(float(total / tokens), self._metrics(objective, processes.all_reduce(predictions)))
+
+    def _metrics(self, objective: ObjectiveConfig, predictions: Tensor) -> dict[str, float]:
+        """Return the metrics of what was predicted for all rows, by whichever process."""
+        if not predictions.shape[1]:
+            return {}
+        every = [range(first, min(first + self.batch, self.rows)) for first in range(0, self.rows, self.batch)]
+        batches = [collate([self.plan.row(row) for row in rows], rows) for rows in every]
+        return objective.metrics(predictions.float().cpu().numpy(), batches)
 
     def _groups(self, world: int) -> list[tuple[int, range]]:
         """Return the rows that are measured at once, each with a number by which processes share them.
@@ -70,20 +94,30 @@ class HeldOutRows:
         Of streams the same lanes have the same number, since their state is carried.
         """
         if self.plan.batch is None:
-            firsts = range(0, self.rows, self.batch)
-            return [(n, range(first, min(first + self.batch, self.rows))) for n, first in enumerate(firsts)]
+            firsts = range(self.first, self.end, self.batch)
+            return [(n, range(first, min(first + self.batch, self.end))) for n, first in enumerate(firsts)]
         lanes = self.plan.batch
         size = -(-lanes // world) if self.lanes is None else self.lanes
         return [
-            (at // size, range(first + at, min(first + at + size, first + lanes, self.rows)))
-            for first in range(0, self.rows, lanes)
-            for at in range(0, min(lanes, self.rows - first), size)
+            (at // size, range(first + at, min(first + at + size, first + lanes, self.end)))
+            for first in range(self.first, self.end, lanes)
+            for at in range(0, min(lanes, self.end - first), size)
         ]
 
     @property
     def rows(self) -> int:
         """Count the rows that are measured."""
-        return measured_rows(self.plan, self.most)
+        return min(measured_rows(self.plan, self.most), self.plan.rows_per_epoch - self.first)
+
+    @property
+    def end(self) -> int:
+        """Return the row after the last that is measured."""
+        return self.first + self.rows
+
+    def following(self) -> "HeldOutRows | None":
+        """Return the rows after these, as many at most, for a loss that decides nothing; None: none are left."""
+        after = dataclasses.replace(self, first=self.end)
+        return after if after.rows > 0 else None
 
 
 def measured_rows(plan: RowPlan, most: int | None) -> int:
@@ -124,13 +158,20 @@ class Validate(Callback):
         self.last = state["last"]
 
     def _validate(self, trainer: Trainer) -> None:
-        loss = self._measure(trainer)
-        if loss is None:
+        found = self.measure(trainer, self.held_out)
+        if found is None:
             trainer.stop_on_signal()
             return
+        loss = found.loss
         trainer.metric, self.last = loss, trainer.step
-        figures = {"validation_loss": loss, "perplexity": bounded_exp(loss)}
-        line = f"step {trainer.step}  held-out loss {loss:.4f}  perplexity {figures['perplexity']:.2f}"
+        figures = {"validation_loss": loss}
+        line = f"step {trainer.step}  held-out loss {loss:.4f}"
+        if self.objective.reads_examples:
+            figures |= {name: round(value, 5) for name, value in found.metrics.items()}
+            line += "".join(f"  {name.replace('_', ' ')} {value:.4f}" for name, value in found.metrics.items())
+        else:
+            figures["perplexity"] = bounded_exp(loss)
+            line += f"  perplexity {figures['perplexity']:.2f}"
         if self.objective.predicts_every_token:
             text = self.held_out.text
             bits = loss / math.log(2) + 8 * text.lost_per_token  # a byte that an unknown token hides is not coded
@@ -142,13 +183,14 @@ class Validate(Callback):
         self.metrics.write(step=trainer.step, **figures)
         self.reporter.message(line)
 
-    def _measure(self, trainer: Trainer) -> float | None:
+    def measure(self, trainer: Trainer, rows: HeldOutRows) -> Measurement | None:
+        """Return the loss and metrics of held-out rows, by the averaged weights where there are any; None: cut short."""
         step = trainer.take_step
         average: WeightAverage | None = step.average
         if average is None:
-            return self.held_out.loss(trainer.model, self.objective, step.processes, trainer.signals)
+            return rows.measure(trainer.model, self.objective, step.processes, trainer.signals)
         with average.in_place(trainer.model):
-            return self.held_out.loss(trainer.model, self.objective, step.processes, trainer.signals)
+            return rows.measure(trainer.model, self.objective, step.processes, trainer.signals)
 
 
 class StartAveraging(Callback):

@@ -9,6 +9,7 @@ from heddle.checkpoints.hf.families.encoder_family import (
     HEAD,
     MASKED,
     ROW,
+    ROWS,
     SPAN,
     TOKEN,
     EncoderClass,
@@ -95,8 +96,9 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
         "dropout": one(encoder.plan, ElementDropoutConfig).rate,
         "attention_dropout": attention.dropout,
     }
-    for output in find(encoder, ROW):
-        keys["seq_classif_dropout"] = output.dropout
+    for output in encoder.outputs:
+        if isinstance(output, ROWS):
+            keys["seq_classif_dropout"] = output.dropout
     for answer in find(encoder, SPAN):
         keys["qa_dropout"] = answer.dropout
     return keys

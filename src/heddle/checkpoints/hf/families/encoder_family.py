@@ -16,9 +16,11 @@ from heddle.nn.ends import (
     FirstTokenConfig,
     HeadConfig,
     MaskedTokenOutputConfig,
+    MultiLabelOutputConfig,
     NextSentenceOutputConfig,
     OutputConfig,
     PoolingConfig,
+    RegressionOutputConfig,
     ReplacedTokenOutputConfig,
     SequenceClassOutputConfig,
     SpanOutputConfig,
@@ -30,6 +32,8 @@ from heddle.nn.stack import ChainConfig
 HEAD = "outputs.masked_token.head"
 MASKED, SENTENCE = MaskedTokenOutputConfig, NextSentenceOutputConfig
 ROW, TOKEN, SPAN = SequenceClassOutputConfig, TokenClassOutputConfig, SpanOutputConfig
+ROWS = (ROW, MultiLabelOutputConfig, RegressionOutputConfig)  # one class of theirs, by its `problem_type`
+SEVERAL, REGRESSION = "multi_label_classification", "regression"
 
 # Names of LayerNorm parameters in older files.
 OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -87,7 +91,7 @@ class EncoderFamily:
 
     def class_for(self, config: EncoderConfig) -> str:
         """Return the class with the outputs of an encoder."""
-        wanted = tuple(type(output) for output in config.outputs)
+        wanted = tuple(ROW if isinstance(output, ROWS) else type(output) for output in config.outputs)
         for name, chosen in self.classes.items():
             if chosen.outputs == wanted:
                 return name
@@ -170,7 +174,7 @@ def size_keys(config: EncoderConfig) -> dict[str, Any]:
 
 def classifier_dropout(config: EncoderConfig, default: float | None = None) -> float | None:
     """Return the dropout before a classifier."""
-    found = [output.dropout for output in config.outputs if isinstance(output, ROW | TOKEN | SENTENCE)]
+    found = [output.dropout for output in config.outputs if isinstance(output, (*ROWS, TOKEN, SENTENCE))]
     return found[0] if found else default
 
 
@@ -192,7 +196,11 @@ def _output(kind: type[OutputConfig], hf: HfConfig, extras: OutputParts) -> Outp
         return ReplacedTokenOutputConfig(activation=extras.activation)
     classes, labels = _labels(hf)
     if kind is ROW:
-        return ROW(classes=classes, labels=labels, dropout=rate)
+        problem = hf.data.get("problem_type")
+        if problem == REGRESSION and classes == 1:
+            return RegressionOutputConfig(dropout=rate)
+        chosen = MultiLabelOutputConfig if problem == SEVERAL else ROW
+        return chosen(classes=classes, labels=labels, dropout=rate)
     if kind is TOKEN:
         return TOKEN(classes=classes, labels=labels, dropout=rate)
     if classes != 2:
@@ -213,10 +221,15 @@ def _labels(hf: HfConfig) -> tuple[int, tuple[str, ...]]:
 
 def _label_keys(config: EncoderConfig) -> dict[str, Any]:
     for output in config.outputs:
-        if isinstance(output, ROW | TOKEN):
-            names = output.labels or _numbered(output.classes)
+        if isinstance(output, RegressionOutputConfig):
+            if (output.offset, output.scale) != (0.0, 1.0):
+                raise NoCounterpart("its number is scaled")
+            return {"problem_type": REGRESSION, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        if isinstance(output, ROW | TOKEN | MultiLabelOutputConfig):
+            names = output.class_names
             keys = {str(i): name for i, name in enumerate(names)}
-            return {"id2label": keys, "label2id": {name: i for i, name in enumerate(names)}}
+            found = {"id2label": keys, "label2id": {name: i for i, name in enumerate(names)}}
+            return found | ({"problem_type": SEVERAL} if isinstance(output, MultiLabelOutputConfig) else {})
     return {}
 
 

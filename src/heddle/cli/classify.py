@@ -1,0 +1,76 @@
+"""heddle classify: the class of each text, as JSON lines, graded against a reference."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.cli.labelled_input import TextInput, pair_up, reference_labels, run_batches, text_inputs, write_record
+from heddle.cli.line_input import LineErrors
+from heddle.cli.options import Best, Device, Model, Weights, open_model
+
+if TYPE_CHECKING:
+    from heddle.tasks.labelling import ClassifiedText, Classifier
+
+
+def classify(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="[FILE|-]",
+            help="A text per line, JSON lines with text and pair, or a CSV or TSV table; -: standard input.",
+        ),
+    ] = "-",
+    model: Model = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="The right labels, to grade: a label per line, or a table with labels.")
+    ] = None,
+    device: Device = "auto",
+    weights: Weights = "auto",
+    best: Best = False,
+) -> int:
+    """Classify each text.
+
+    Writes JSON lines: line, text, label, probability, and the probabilities of all classes. Blank lines are skipped. A
+    line that cannot be classified is reported on standard error; the exit code is then 1. A text that is longer than
+    the model's context is read in windows, which are averaged. With --reference the last line has the grades.
+    """
+    from heddle.tasks.labelling import Classifier
+
+    line_errors, found = LineErrors(), {}
+    gold = None if reference is None else reference_labels(reference)
+    with text_inputs(file, line_errors) as inputs:
+        lm = open_model(model, device, weights, best)
+        task = Classifier.of(lm.model, lm.tokenizer)
+        results = run_batches(inputs, file, line_errors, lambda batch: _run(task, batch), "classify")
+        for one, result in results:
+            found[one.line] = result
+            pair = {} if one.pair is None else {"pair": one.pair}
+            write_record({"line": one.line, "text": one.text, **pair, **result.plain()})
+    if gold is not None and reference is not None:
+        write_record(_grades(*pair_up(found, gold, reference)))
+    return line_errors.code()
+
+
+def _run(task: "Classifier", batch: list[TextInput]) -> "list[ClassifiedText]":
+    from heddle.core import UsageError
+
+    paired = [one.pair for one in batch if one.pair is not None]
+    if paired and len(paired) < len(batch):
+        raise UsageError("want a second text for each text, or for none")
+    return task.run([one.text for one in batch], paired or None)
+
+
+def _grades(found: "list[ClassifiedText]", gold: list[tuple[str, ...]]) -> dict[str, object]:
+    """Return accuracy and macro F1; of several classes, those of the sets; of numbers, correlations."""
+    from heddle.core.metrics import accuracy, macro_f1, pearson, spearman
+
+    if found and found[0].score is not None:
+        mine, right = [float(one.score or 0.0) for one in found], [float(names[0]) for names in gold]
+        return {"graded": len(gold), "spearman": spearman(mine, right), "pearson": pearson(mine, right)}
+    mine_names = [tuple(sorted(one.labels)) for one in found]
+    wanted = [tuple(sorted(names)) for names in gold]
+    if any(len(names) != 1 for names in (*mine_names, *wanted)):
+        return {"graded": len(gold), "exact_match": accuracy(mine_names, wanted)}
+    grades = {"accuracy": accuracy(mine_names, wanted), "macro_f1": macro_f1(mine_names, wanted)}
+    return {"graded": len(gold), **grades}

@@ -1,0 +1,88 @@
+"""What an LM does with an encoder: classify texts, tag words, answer questions, fill in masks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import overload
+
+from heddle.arguments import as_texts, one_or_more
+from heddle.models.networks import Model
+from heddle.tasks.labelling import (
+    Answer,
+    Answerer,
+    ClassifiedText,
+    Classifier,
+    FilledToken,
+    MaskFiller,
+    TaggedText,
+    Tagger,
+)
+from heddle.text.tokenizers import Tokenizer
+
+Filled = list[FilledToken] | list[list[FilledToken]]  # for the only mask of a text, or for each of several
+
+
+class EncoderTasks(ABC):
+    """Tasks of an encoder with its tokenizer: a text in, one result out; a list in, a list out.
+
+    Texts that are longer than the model's context are read in windows that overlap.
+    """
+
+    model: Model
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer."""
+
+    @overload
+    def classify(self, texts: str, *, pair: str | None = None) -> ClassifiedText: ...
+    @overload
+    def classify(self, texts: list[str], *, pair: list[str] | None = None) -> list[ClassifiedText]: ...
+    def classify(
+        self, texts: str | Sequence[str], *, pair: str | Sequence[str] | None = None
+    ) -> ClassifiedText | list[ClassifiedText]:
+        """Return the class of a text, or of each of a list, with the probabilities of all classes.
+
+        `pair` is the second text of each, where the model was trained on two. Windows of a long text are averaged.
+        """
+        given, alone = one_or_more("classify", texts)
+        seconds = None if pair is None else one_or_more("pair", pair)[0]
+        found = Classifier.of(self.model, self.tokenizer).run(given, seconds)
+        return found[0] if alone else found
+
+    @overload
+    def tag(self, texts: str) -> TaggedText: ...
+    @overload
+    def tag(self, texts: list[str] | list[list[str]]) -> list[TaggedText]: ...
+    def tag(self, texts: str | list[str] | list[list[str]]) -> TaggedText | list[TaggedText]:
+        """Return the words of a text, or of each of a list, with their tags; in a list, a list of words is a text."""
+        tagger = Tagger.of(self.model, self.tokenizer)
+        if isinstance(texts, str):
+            return tagger.run([texts])[0]
+        return tagger.run([one if isinstance(one, str) else as_texts("tag", one, "a list of words") for one in texts])
+
+    @overload
+    def answer(self, question: str, context: str, *, must: bool = False) -> Answer: ...
+    @overload
+    def answer(self, question: list[str], context: list[str], *, must: bool = False) -> list[Answer]: ...
+    def answer(
+        self, question: str | Sequence[str], context: str | Sequence[str], *, must: bool = False
+    ) -> Answer | list[Answer]:
+        """Return where a context answers a question, or each of a list; without an answer the text is empty.
+
+        With `must` there is always an answer, however improbable.
+        """
+        given, alone = one_or_more("answer", question)
+        found = Answerer.of(self.model, self.tokenizer, must).run(given, one_or_more("context", context)[0])
+        return found[0] if alone else found
+
+    @overload
+    def fill(self, texts: str, *, top: int = 5) -> Filled: ...
+    @overload
+    def fill(self, texts: list[str], *, top: int = 5) -> list[Filled]: ...
+    def fill(self, texts: str | Sequence[str], *, top: int = 5) -> Filled | list[Filled]:
+        """Return the best tokens for the mask of a text, or of each of a list; where it has several, for each mask."""
+        given, alone = one_or_more("fill", texts)
+        gaps = MaskFiller.of(self.model, self.tokenizer, top).run(given)
+        found: list[Filled] = [one[0] if len(one) == 1 else one for one in gaps]
+        return found[0] if alone else found
