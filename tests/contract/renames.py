@@ -134,6 +134,7 @@ NEW_OBJECTIVES = (
 )
 NEW_RECIPES = ("bert", "t5", "bart", "electra")
 PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
+BPE_RECIPES = ("first", "gpt2", "speedrun", "finetune", "translate", "translate_attention", "translate_lstm")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
 NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights", "weight_seed")
 ADDED: dict[str, list[str]] = {
@@ -149,12 +150,14 @@ ADDED: dict[str, list[str]] = {
         *(f"objective/{kind}*" for kind in NEW_OBJECTIVES),
         *("noises/*", "objectives*", "rows/sentence_pairs*", "model/encoder.generator"),
         *("objective/masked_token.static", "objective/masked_token.unit", "rows/packed.recut"),
+        *("optimizer/adafactor*", "schedule/rsqrt*", "tokenizer/bpe.order"),
     ],
     "recipes": [
         *(f"{recipe}: {key}" for recipe in ALL_RECIPES for key in NEW_KEYS),
         *(f"{recipe}: data.split.source.encoding" for recipe in TRANSLATION),
         *(f"{recipe}: objective.z_loss" for recipe in ALL_RECIPES),
         *(f"{recipe}: rows.recut" for recipe in PACKED_RECIPES),
+        *(f"{recipe}: tokenizer.order" for recipe in BPE_RECIPES),
         *(f"{recipe}: *" for recipe in NEW_RECIPES),
     ],
     "options": [

@@ -254,8 +254,10 @@ class RunConfig(Config):
     def _check_graphs(self) -> None:
         """Refuse CUDA graphs where shapes change between steps or state is carried from one replay to the next."""
         why = None
-        if self.rows.paired or self.rows.carries_state or self.rows.varies_in_length:
-            why = f"rows of the kind {self.rows.kind}"
+        if self.rows.carries_state:
+            why = f"rows of the kind {self.rows.kind}, which carry state"
+        elif not self.rows.fixed_shape:
+            why = f"rows of the kind {self.rows.kind}, whose batches differ in shape"
         elif self.training.micro_batch is not None and self.training.micro_batch < self.training.batch:
             why = "several micro-batches a step"
         if why is not None:
