@@ -152,7 +152,8 @@ def test(out: Path, line: dict[str, Any]) -> float:
     lm = heddle.load(out / "runs" / line["run"], best=True)
     rows = [json.loads(row) for row in opened(out / line["task"] / "test.jsonl.xz")]
     answers = lm.classify([row["text"] for row in rows])
-    return statistics.mean(answer.label == row["label"] for answer, row in zip(answers, rows, strict=True))
+    right = [answer.label == row["label"] for answer, row in zip(answers, rows, strict=True)]
+    return sum(right) / len(right)
 
 
 def finetune_all(out: Path, given: argparse.Namespace) -> None:
