@@ -152,7 +152,7 @@ def test(out: Path, line: dict[str, Any]) -> float:
     lm = heddle.load(out / "runs" / line["run"], best=True)
     rows = [json.loads(row) for row in opened(out / line["task"] / "test.jsonl.xz")]
     answers = lm.classify([row["text"] for row in rows])
-    right = [answer.label == row["label"] for answer, row in zip(answers, rows, strict=True)]
+    right = [bool(answer.label == row["label"]) for answer, row in zip(answers, rows, strict=True)]
     return sum(right) / len(right)
 
 
