@@ -114,7 +114,9 @@ def pretrain(out: Path, overrides: dict[str, Any]) -> None:
         heddle.train(folder, overrides=overrides)
         return
     shape = {"model.layers": 12, "model.width": 512, "model.heads": 8, "tokenizer.vocab": 16384}
-    settings = {"name": "encoder", "training.batch": 256, "training.steps": 6000, "every.save": 1000}
+    rows = {"rows.length": 512, "training.batch": 64}  # long rows: building a row costs about the same for any length
+    settings = rows | {"name": "encoder", "training.steps": 6000, "every.save": 1000, "objective.unit": "token"}
+    settings |= {"training.optimizer.learning_rate": 4e-4, "training.schedule.warmup": 500}
     heddle.train("bert", data=out / "text", overrides=shape | settings | overrides, runs=out / "runs")
 
 
