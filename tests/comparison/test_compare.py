@@ -12,6 +12,8 @@ import pytest
 from comparison.conftest import COMMAND, heddle, result, write_text_to_learn
 
 from heddle.cli.main import main
+from heddle.comparison.plan import chosen, config_hash
+from heddle.comparison.suites import SUITES, set_fields
 
 TIMES = ("gpu_s", "tokens_s", "peak_gib", "wall_s")
 SCIENCE = [
@@ -145,3 +147,17 @@ def test_bad_suites_are_refused_in_one_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and re.search(want, error), error
     assert not list(tmp_path.glob("comparisons/*/runs*"))
+
+
+# --- names of runs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_named_by_what_is_trained_and_by_nothing_else() -> None:
+    base = SUITES["pocket"]().base
+    name = config_hash(base)
+    for same in ("seed=5", "training.steps=7", "every.log=3", "hardware.threads=2", "name=other"):
+        assert config_hash(set_fields(same)(base)) == name, same
+    others = ("training.batch=16", "model.layers=3", "validation_rows=7", "objective.z_loss=1e-4", "rows.length=64")
+    assert len({name, *(config_hash(set_fields(other)(base)) for other in others)}) == len(others) + 1
+    written = json.dumps(chosen(base))
+    assert "z_loss" not in written  # as usual: a later setting with a default leaves old names alone

@@ -109,3 +109,16 @@ def test_rank_agreement_of_equal_and_reversed_orders() -> None:
     assert mixed.spearman == pytest.approx(
         scipy.stats.spearmanr(range(12), [(i * 5) % 12 for i in range(12)]).statistic
     )
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """Of all variants of 400 suites of three seeds, a wide one among them, and of two seeds and two variants."""
+    inside = total = 0
+    effects = [0.004, -0.002, 0.0, 0.01, 0.001, -0.006]
+    for number in range(400):
+        for one, truth in zip(compare_to_base(suite(effects, number), "base")[0], effects, strict=True):
+            inside += one.interval[0] <= truth <= one.interval[1]
+            total += 1
+    assert inside / total == pytest.approx(0.95, abs=0.015)
+    pairs = [compare_to_base(suite([0.003], 10_000 + number), "base")[0][0] for number in range(800)]
+    assert sum(one.interval[0] <= 0.003 <= one.interval[1] for one in pairs) / 800 == pytest.approx(0.95, abs=0.025)

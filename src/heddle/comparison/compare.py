@@ -15,7 +15,17 @@ from heddle.comparison.arms import RATE, StepTimes, check_times, next_runs
 from heddle.comparison.estimate import announce, expected_seconds
 from heddle.comparison.execution import EXECUTORS, RUNS, Group, Job, Ledger, Limit, Result, remove_checkpoints
 from heddle.comparison.pilot import measure_speeds
-from heddle.comparison.plan import CONTROL_SAME, TOKENS, Hashes, Plan, PlannedRun, check_suite, make_plan, prepare_base
+from heddle.comparison.plan import (
+    CONTROL_SAME,
+    TOKENS,
+    Hashes,
+    Plan,
+    PlannedRun,
+    check_suite,
+    make_plan,
+    own_code,
+    prepare_base,
+)
 from heddle.comparison.suites import Suite
 from heddle.comparison.verdicts import Compared, find_verdicts
 from heddle.core import ConfigError, UsageError, encode
@@ -172,28 +182,32 @@ class _Queue:
 
     def _train(self, left: Sequence[PlannedRun], limit: Limit) -> None:
         jobs = {run.key: self._job(run) for run in left}
-        runs, state = self._runs(), {"told": 0.0}
+        total = len(self._runs())
+        state = {"reported": 0.0, "done": total - len(left)}
+
+        def on_result(result: Result) -> None:
+            self.ledger.add(result)
+            state["done"] += 1
+            self._report(result, f"[{state['done']:.0f}/{total}]")
+
+        def on_progress(running: Sequence[Job], waiting: int) -> None:
+            if time.monotonic() - state["reported"] >= OFTEN:
+                state["reported"] = time.monotonic()
+                training = tuple((j.names["variant"], j.names["seed"], *steps_of(j)) for j in running)
+                self.watcher.on_standing(Standing(int(state["done"]), total, training))
+
         for job in jobs.values():  # that ended just before a kill
             if (result := job.result()) is not None and not (self.options.again and result.status == "failed"):
-                self._done(result, len(runs))
+                on_result(result)
                 remove_checkpoints(job)
         waiting = [job for key, job in jobs.items() if key not in self.ledger.results]
-
-        def on_progress(running: Sequence[Job], queued: int) -> None:
-            if time.monotonic() - state["told"] >= OFTEN:
-                state["told"] = time.monotonic()
-                training = tuple((j.names["variant"], j.names["seed"], *steps_of(j)) for j in running)
-                self.watcher.on_standing(Standing(len(runs) - len(running) - queued, len(runs), training))
-
         executor = EXECUTORS[self.options.executor](self.options.side_by_side)
-        executor.run(groups(waiting), limit, lambda result: self._done(result, len(runs)), on_progress)
+        executor.run(groups(waiting), limit, on_result, on_progress)
 
-    def _done(self, result: Result, runs: int) -> None:
-        self.ledger.add(result)
-        number = sum(run.key in self.ledger.results for run in self._runs())
+    def _report(self, result: Result, number: str) -> None:
         figure = f"loss {result.loss:.4f}" if result.status == "done" else f"{result.status}: {result.reason}"
         about = f"{result.variant}, seed {result.seed}, {result.arm}"
-        self.watcher.message(f"[{number}/{runs}] {about}: {figure}, {in_words(result.wall_s)}")
+        self.watcher.message(f"{number} {about}: {figure}, {in_words(result.wall_s)}")
 
     def _job(self, run: PlannedRun) -> Job:
         hashes = self.plan.hashes
@@ -205,7 +219,7 @@ class _Queue:
         config = encode(run.config)
         assert isinstance(config, dict)
         place = (self.folder / "runs" / run.key).resolve()
-        return Job(place, config, names, run.config.use, run.cost, self.options.side_by_side)
+        return Job(place, config, names, (*run.config.use, *own_code(run.config)), run.cost, self.options.side_by_side)
 
 
 def groups(jobs: Sequence[Job]) -> list[Group]:

@@ -9,7 +9,7 @@ import torch
 
 from heddle.comparison.arms import PILOT, StepTimes
 from heddle.comparison.execution import Job, Limit, StepSpeed, measure_in_waves
-from heddle.comparison.plan import Plan, config_hash
+from heddle.comparison.plan import Plan, config_hash, own_code
 from heddle.core import encode, replace
 from heddle.core.system import parse_json, read_text, write_json
 
@@ -39,4 +39,4 @@ def _job(config: Any, folder: Path, processes: int) -> Job:
     plain = encode(config)
     assert isinstance(plain, dict)
     place = (folder / "pilot" / config_hash(config)).resolve()
-    return Job(place, plain, {"key": ""}, config.use, processes=processes)
+    return Job(place, plain, {"key": ""}, (*config.use, *own_code(config)), processes=processes)

@@ -1,20 +1,23 @@
 """The plan of a comparison: which runs there are, each with a config and a key that says exactly what it is."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from heddle.comparison.suites import VALIDATION_ROWS, Suite, Variant, check_comparable, describe
-from heddle.core import ConfigError, UsageError, encode, replace
+from heddle.core import Config, ConfigError, UsageError, fields_of, find, replace, user_code
 from heddle.core.system import read_text
 from heddle.data.shards import Prepared, open_prepared, prepare
 from heddle.data.sources import CorpusConfig, PreparedSource
 from heddle.models import build_meta, training_flops
+from heddle.models.networks import ModelConfig
 from heddle.text.tokenizers import Tokenizer
 from heddle.training import EveryConfig, KeepConfig, RunConfig, guess_vocab, resolve_model, with_control_tokens
 
@@ -182,13 +185,38 @@ def _of_seed(config: RunConfig, steps: int, seed: int) -> RunConfig:
 
 
 def config_hash(config: RunConfig) -> str:
-    """Return a name for what is trained: all but the seed, the steps, the data, and where and how it is logged."""
-    plain = encode(config)
-    assert isinstance(plain, dict) and isinstance(plain["training"], dict)
-    kept: dict[str, Any] = {name: value for name, value in plain.items() if name not in NOT_HASHED}
-    kept["training"] = {name: value for name, value in plain["training"].items() if name != "steps"}
+    """Return a name for what is trained: all but the seed, the steps, the data, and where and how it is logged.
+
+    What is as usual is left out, so that a later version with further settings finds the same name.
+    """
+    kept = {name: value for name, value in chosen(config).items() if name not in NOT_HASHED}
+    kept["training"] = {name: value for name, value in chosen(config.training).items() if name != "steps"}
     kept["numbers"] = [config.hardware.dtype, config.hardware.matmul]
+    kept["code"] = [entry.rpartition("#")[2] for entry in own_code(config)]
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def chosen(config: Config) -> dict[str, Any]:
+    """Return the kind of a config and the fields that are not as their class has them, as plain data."""
+    usual = {field.name: field for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+    found: dict[str, Any] = {"kind": type(config).__name__ if config.kind is None else config.kind}
+    for name, value in fields_of(config).items():
+        field = usual[name]
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if default is dataclasses.MISSING or default != value:
+            found[name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return chosen(value)
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
+def own_code(config: RunConfig) -> tuple[str, ...]:
+    """Return the user's own code that a run needs, as a worker can load it."""
+    return user_code.entries_for(type(one) for one in find(config, Config))
 
 
 # --- budgets and arms -------------------------------------------------------------------------------------------------
@@ -197,7 +225,12 @@ def config_hash(config: RunConfig) -> str:
 def step_flops(config: RunConfig) -> float:
     """Return the FLOPs of one training step."""
     tokens = config.training.batch * config.rows.max_length
-    return float(training_flops(build_meta(config.model), config.rows.max_length) * tokens)
+    return float(_token_flops(config.model, config.rows.max_length) * tokens)
+
+
+@cache
+def _token_flops(model: ModelConfig, length: int) -> int:
+    return training_flops(build_meta(model), length)
 
 
 def run_flops(config: RunConfig, steps: int) -> float:

@@ -8,7 +8,8 @@ from html import escape
 from heddle.comparison.statistics import Comparison, Verdict
 
 WIDTH, LEFT, RIGHT, ROW, TOP = 720, 190, 24, 22, 30
-TALL, BOTTOM = 320, 44  # of scatter plots and curves
+TALL, BOTTOM = 330, 44  # of scatter plots and curves
+LABEL_WIDTH, LABEL_HEIGHT = 190, 13  # what a name takes
 CLASSES = {
     Verdict.BETTER: "better",
     Verdict.WORSE: "worse",
@@ -80,18 +81,31 @@ def scatter(
     if not finite:
         return ""
     xs, ys = [x for x, _ in finite.values()], [y for _, y in finite.values()]
-    across = Axis(min(xs) * 0.95, max(xs) * 1.05, 70, WIDTH - 110, log)
+    across = Axis(min(xs) * 0.95, max(xs) * 1.05, 70, WIDTH - RIGHT, log)
     gap = (max(ys) - min(ys)) * 0.08 or abs(max(ys)) * 0.01 or 1.0
-    up = Axis(min(ys) - gap, max(ys) + gap, TALL - BOTTOM, 16)
+    up = Axis(min(ys) - gap, max(ys) + gap, TALL - BOTTOM, 30)
     parts = _frame(across, up, labels)
     if pareto:
         front = _pareto(finite)
         corners = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in front)
         parts.append(f'<polyline class="front" points="{corners}"/>')
-    for name, (x, y) in finite.items():
-        parts.append(f'<circle class="dot c0" cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="4"/>')
-        parts.append(_text(across.at(x) + 7, up.at(y) + 4, name))
+    parts += _points(finite, across, up)
     return svg(parts, TALL, title)
+
+
+def _points(points: Mapping[str, tuple[float, float]], across: Axis, up: Axis) -> list[str]:
+    """Return the points, each with its name where it does not cover another's; all have it as a tooltip."""
+    parts: list[str] = []
+    taken: list[tuple[float, float]] = []
+    for name, (x, y) in sorted(points.items(), key=lambda point: point[1][1]):
+        at, high = across.at(x), up.at(y)
+        tooltip = f"<title>{escape(name)}</title>"
+        parts.append(f'<circle class="dot c0" cx="{at:.1f}" cy="{high:.1f}" r="4">{tooltip}</circle>')
+        if all(abs(high - other[1]) > LABEL_HEIGHT or abs(at - other[0]) > LABEL_WIDTH for other in taken):
+            taken.append((at, high))
+            left = at > (across.first + across.last) * 0.6
+            parts.append(_text(at - 7 if left else at + 7, high + 4, name, "end" if left else "start"))
+    return parts
 
 
 def _pareto(points: Mapping[str, tuple[float, float]]) -> list[tuple[float, float]]:
@@ -108,7 +122,7 @@ def curves(bands: Mapping[str, Sequence[tuple[float, float, float, float]]], lab
     if not flat:
         return ""
     across = Axis(min(p[0] for p in flat), max(p[0] for p in flat), 70, WIDTH - RIGHT)
-    up = Axis(min(p[2] for p in flat), max(p[3] for p in flat), TALL - BOTTOM, 16)
+    up = Axis(min(p[2] for p in flat), max(p[3] for p in flat), TALL - BOTTOM, 30)
     parts = _frame(across, up, labels)
     for number, points in enumerate(bands.values()):
         colour = f"c{number % PALETTE}"
@@ -154,6 +168,7 @@ def svg(parts: Sequence[str], tall: float, title: str) -> str:
     """Return a figure from its parts; colours come from the page's style sheet."""
     inside = "".join(parts)
     return (
-        f'<svg viewBox="0 0 {WIDTH} {tall:.0f}" role="img" aria-label="{escape(title, quote=True)}">'
-        f"<title>{escape(title)}</title>{inside}</svg>"
+        f'<div class="scroll"><svg viewBox="0 0 {WIDTH} {tall:.0f}" role="img" '
+        f'aria-label="{escape(title, quote=True)}">'
+        f"<title>{escape(title)}</title>{inside}</svg></div>"
     )

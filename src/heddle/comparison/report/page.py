@@ -5,13 +5,15 @@ import statistics
 from html import escape
 from pathlib import Path
 
-from heddle.comparison.plan import CONTROL_LESS, CONTROL_SAME
+from heddle.comparison.plan import CONTROL_LESS, CONTROL_SAME, TOKENS
 from heddle.comparison.report import figures
 from heddle.comparison.statistics import MARGIN, Comparison, Verdict, detectable_effect, rank_agreement
 from heddle.comparison.verdicts import Compared
 from heddle.core.system import write_text
 
 REPORT = "report.html"
+SHORT = 90  # characters of a difference that are shown at once
+ENOUGH = 8  # variants for an interval of a rank correlation to mean anything
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6472; --page: #fff; --line: #d9dee5; --band: #eef2f6;
   --better: #1f7a4d; --worse: #b3402a; --same: #2a6f97; --open: #8a8f98; --failed: #b3402a; }
@@ -22,7 +24,7 @@ STYLE = """
 h1 { font-size: 1.5rem; margin: 0 0 .4rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 p, li { max-width: 46rem; } .soft { color: var(--soft); }
 code { font-family: ui-monospace, monospace; font-size: .9em; }
-svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; } svg text { fill: var(--ink); }
+svg { width: 100%; min-width: 34rem; height: auto; font: 12px system-ui, sans-serif; } svg text { fill: var(--ink); }
 .grid { stroke: var(--line); } .band { fill: var(--band); }
 .front { fill: none; stroke: var(--soft); stroke-dasharray: 4 3; }
 .bar { stroke-width: 2.5; stroke: var(--open); } .dot { fill: var(--open); }
@@ -35,19 +37,19 @@ svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; } svg text { 
 .c6 { fill: #d36082; stroke: #d36082; } .c7 { fill: #2f9c95; stroke: #2f9c95; } polyline.line { fill: none; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; min-width: 40rem; }
 th, td { padding: .25rem .7rem .25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-td.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th:first-child, td:first-child { min-width: 9rem; } summary { cursor: pointer; }
 """
 
 
 def write_report(compared: Compared, command: str) -> Path:
     """Write report.html into the folder of a comparison; return its path."""
     path = compared.folder / REPORT
-    figures_of_paper = compared.plan.suite.paper.get("final loss", {})
-    write_text(path, render(compared, command, {name: figure.loss for name, figure in figures_of_paper.items()}))
+    write_text(path, render(compared, command))
     return path
 
 
-def render(compared: Compared, command: str, paper: dict[str, float]) -> str:
+def render(compared: Compared, command: str) -> str:
     """Return the page."""
     sections = [
         _head(compared),
@@ -55,7 +57,7 @@ def render(compared: Compared, command: str, paper: dict[str, float]) -> str:
         _section("Effects", [figures.forest(compared.comparisons, MARGIN), _margin_note()]),
         _section("Every variant", [_table(compared)]),
         _section("Loss against cost", _costs(compared)),
-        _section("Against the paper", _paper(compared, paper)),
+        _section("Against the paper", _paper(compared)),
         _section("Curves", [figures.curves(_bands(compared), ("step", "held-out loss in nats"))]),
         _section("Learning rates", _rates(compared)),
         _section("Failures", _failures(compared)),
@@ -138,7 +140,8 @@ def _table(compared: Compared) -> str:
         spread = f" ± {statistics.stdev(finite):.4f}" if len(finite) > 1 else ""
         loss = f"{statistics.mean(finite):.4f}{spread}" if finite else "failed"
         kind = figures.CLASSES[one.verdict] if one else ""
-        speed = statistics.median(r.tokens_s or 0.0 for r in results)
+        rates = [r.tokens_s for r in results if r.tokens_s is not None]
+        speed = figures.short(statistics.median(rates)) if rates else ""
         cells = [
             f"<td>{escape(variant)}</td>",
             f"<td class='{kind}'>{one.verdict if one else 'base'}</td>",
@@ -146,12 +149,19 @@ def _table(compared: Compared) -> str:
             f"<td class='n'>{f'{one.effect:+.2%}' if one and math.isfinite(one.effect) else ''}</td>",
             f"<td class='n'>{f'{one.p_holm:.3g}' if one else ''}</td>",
             f"<td class='n'>{figures.short(results[0].params)}</td>",
-            f"<td class='n'>{figures.short(speed)}</td>",
-            f"<td><code>{escape(results[0].diff)[:600]}</code></td>",
+            f"<td class='n'>{speed}</td>",
+            f"<td>{_diff(results[0].diff)}</td>",
         ]
         rows.append(f"<tr data-variant='{escape(variant, quote=True)}'>{''.join(cells)}</tr>")
     titles = "".join(f"<th>{name}</th>" for name in head)
     return f"<div class='scroll'><table id='variants'><tr>{titles}</tr>{''.join(rows)}</table></div>"
+
+
+def _diff(text: str) -> str:
+    """Return the printed difference from the base; a long one opens on a click."""
+    if len(text) <= SHORT:
+        return f"<code>{escape(text)}</code>"
+    return f"<details><summary><code>{escape(text[:SHORT])} ...</code></summary><code>{escape(text)}</code></details>"
 
 
 def _means(compared: Compared) -> dict[str, float]:
@@ -165,35 +175,46 @@ def _means(compared: Compared) -> dict[str, float]:
 
 def _costs(compared: Compared) -> list[str]:
     means, found = _means(compared), []
-    for field, label in (
-        ("params", "parameters"),
-        ("flops_token", "training FLOPs per token"),
-        ("gpu_s", "seconds of training"),
+    seconds = {variant: _seconds(compared, variant) for variant in means}
+    for label, costs in (
+        ("parameters", {variant: float(compared.of(variant)[0].params) for variant in means}),
+        ("training FLOPs per token", {variant: float(compared.of(variant)[0].flops_token) for variant in means}),
+        ("seconds of training, alone on its device", seconds),
     ):
-        points = {
-            variant: (statistics.mean(vars(r)[field] or 0.0 for r in compared.of(variant)), mean)
-            for variant, mean in means.items()
-        }
-        found.append(figures.scatter(points, (label, "loss"), f"Loss against {label}", pareto=True))
+        points = {variant: (cost, means[variant]) for variant, cost in costs.items() if cost is not None}
+        if points:
+            found.append(figures.scatter(points, (label, "loss"), f"Loss against {label}", pareto=True))
     return found
 
 
-def _paper(compared: Compared, paper: dict[str, float]) -> list[str]:
-    means = _means(compared)
-    both = sorted(set(means) & set(paper))
-    if len(both) < 3:
-        return []
-    found = rank_agreement(means, paper)
-    low, high = found.spearman_interval
-    words = (
-        f"<p>Rank agreement over {found.variants} variants: Spearman {found.spearman:.2f} [{low:.2f}, {high:.2f}], "
-        f"Kendall {found.kendall:.2f} [{found.kendall_interval[0]:.2f}, {found.kendall_interval[1]:.2f}].</p>"
-    )
-    points = {name: (paper[name], means[name]) for name in both}
-    return [
-        words,
-        figures.scatter(points, ("published loss", "our loss"), "Our losses against the published", log=False),
-    ]
+def _seconds(compared: Compared, variant: str) -> float | None:
+    """Return how long a run takes alone: as the pilot timed its steps, or as it was measured; None: not known."""
+    runs = [run for run in compared.runs if run.variant == variant and run.arm == TOKENS]
+    step = compared.times.find(runs[0].config) if runs else None
+    if step is not None:
+        return step * runs[0].config.training.steps
+    measured = [one.gpu_s for one in compared.of(variant) if one.gpu_s is not None]
+    return statistics.mean(measured) if measured else None
+
+
+def _paper(compared: Compared) -> list[str]:
+    """Return how our order of the variants agrees with each column of the publication."""
+    means, found = _means(compared), []
+    for column, published in compared.plan.suite.paper.items():
+        theirs = {name: figure.loss for name, figure in published.items()}
+        both = sorted(set(means) & set(theirs))
+        if len(both) < ENOUGH:
+            continue
+        agreement = rank_agreement(means, theirs)
+        found.append(
+            f"<p>Order by the published {column}, {agreement.variants} variants: Spearman {agreement.spearman:.2f} "
+            f"[{agreement.spearman_interval[0]:.2f}, {agreement.spearman_interval[1]:.2f}], Kendall "
+            f"{agreement.kendall:.2f} [{agreement.kendall_interval[0]:.2f}, {agreement.kendall_interval[1]:.2f}].</p>"
+        )
+        points = {name: (theirs[name], means[name]) for name in both}
+        title = f"Our losses against the published {column}"
+        found.append(figures.scatter(points, (f"published {column}", "our loss"), title, log=False))
+    return found
 
 
 def _bands(compared: Compared) -> dict[str, list[tuple[float, float, float, float]]]:

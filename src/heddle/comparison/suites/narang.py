@@ -40,7 +40,7 @@ def base() -> RunConfig:
         "training.optimizer.weight_decay=0",
         "training.schedule.warmup=100",
         "training.schedule.floor=0",
-        "validation_rows=512",
+        "validation_rows=1024",
         f"every.save={NEVER}",
         "objective.z_loss=1e-4",
     )(RECIPES["t5"]())

@@ -184,7 +184,7 @@ class Validate(Callback):
         self.reporter.message(line)
 
     def measure(self, trainer: Trainer, rows: HeldOutRows) -> Measurement | None:
-        """Return the loss and metrics of held-out rows, by the averaged weights where there are any; None: cut short."""
+        """Return what held-out rows give, by the averaged weights where there are any; None: cut short."""
         step = trainer.take_step
         average: WeightAverage | None = step.average
         if average is None:
