@@ -162,6 +162,12 @@ def write_record(record: dict[str, Any]) -> None:
     write(json.dumps(record, ensure_ascii=False))
 
 
+def table_texts(file: str) -> dict[int, str]:
+    """Return the targets of a table or of JSON lines, such as summaries, by line."""
+    documents = _every(table_source(file, ("target",)), file)
+    return {number: one.target or "" for number, one in enumerate(documents, 1)}
+
+
 # --- references -------------------------------------------------------------------------------------------------------
 
 
