@@ -85,6 +85,7 @@ def write_files(folder: Path) -> None:
         "stories.csv": table(stories[:400], "text", "summary"),
         "test_stories.csv": table(stories[400:430], "text", "summary"),
         "long.txt": " ".join(text for text, _ in stories[400:440]),
+        "pairs.jsonl": json.dumps({"sentence_good": "Ann flew .", "sentence_bad": "Ann flewed .", "UID": "x"}) + "\n",
         "masks.txt": "Ann flew from [MASK] to Oslo .\n",
     }
     for name, text in made.items():

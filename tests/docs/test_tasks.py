@@ -13,6 +13,7 @@ from docs.tasks_files import write_files
 
 from heddle.cli.main import main
 from heddle.recipes import RECIPES
+from heddle.tasks.evaluation import TASKS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE))
@@ -41,6 +42,7 @@ def steps(words: list[str], share: float) -> list[str]:
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEDDLE_CONFIG", str(tmp_path / "config"))
     write_files(tmp_path)
 
 
@@ -95,6 +97,11 @@ def test_the_other_commands_run() -> None:
             assert json.loads(lines[-1])["graded"] > 0
     for words in (commands("Classes")[0], commands("Tags")[0], commands("Summaries")[0]):
         run(words, *small(words))
+    (own,) = re.findall(r"```python\n(.*?)```", SECTIONS["Evaluating on a task"], re.DOTALL)
+    Path("own_task.py").write_text(own, encoding="utf-8")
+    for words in commands("Evaluating on a task"):
+        assert "examples" in run(words)[-1], words
+    assert TASKS.pop("lengths").name == "lengths"
     code = re.findall(r"```python\n(.*?)```", SECTIONS["In Python"], re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()) as heard:
         exec(compile("".join(code), "tasks.md", "exec"), {})
@@ -105,3 +112,8 @@ def test_the_table_names_verbs_and_recipes_that_there_are() -> None:
     rows = re.findall(r"^\| `heddle (\w+)` \|.*?\| (.*?) \|.*?\|$", TEXT, re.MULTILINE)
     assert {verb for verb, _ in rows} >= {"classify", "tag", "answer", "summarize", "embed", "fill"}
     assert {name for _, recipes in rows for name in re.findall(r"`(\w+)`", recipes)} <= set(RECIPES)
+
+
+def test_the_table_of_tasks_is_whole() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", SECTIONS["Evaluating on a task"], re.MULTILINE)
+    assert sorted(rows) == sorted(name for name, task in TASKS.items() if type(task).__module__.startswith("heddle."))

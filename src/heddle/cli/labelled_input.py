@@ -110,17 +110,9 @@ def labelled_documents(file: str, wanted: "LabelKind") -> "Iterator[Document]":
 
 
 def _every(source: "SourceConfig", file: str) -> "Iterator[Document]":
-    from heddle.core import DataError
-    from heddle.data.sources import DocumentCounter
+    from heddle.tasks.evaluation import read_documents
 
-    counter = DocumentCounter()
-    for document in source.documents(counter):
-        counter.keep()
-        yield document
-    if not counter.seen:
-        raise DataError(f"{file}: want one row or more, found none")
-    if counter.skipped.total():
-        raise DataError(f"{file}: want every row to have a text that can be read: {counter}")
+    return read_documents(source, file)
 
 
 def run_batches(

@@ -217,19 +217,11 @@ class NextTokenConfig(ObjectiveConfig):
     smoothing: label smoothing: share of each target's probability that is spread over all tokens.
     z_loss: coefficient of the square of the softmax's log-normalizer, which keeps logits small; 0: none.
     sampling: scheduled sampling: how often the model reads its own predictions in training.
-    prefix: text before each source, which the run's tokenizer keeps; `auto`: T5's for summaries, if `init` has one.
     """
 
     smoothing: Share = 0.0
     z_loss: Coefficient = 0.0
     sampling: SamplingConfig = TeacherForcingConfig()
-    prefix: str = ""
-
-    def command(self) -> str | None:
-        return "summarize" if self.prefix == "auto" else self.verb
-
-    def source_prefix(self, own: str) -> str:
-        return own if self.prefix == "auto" else self.prefix
 
     def scheduled_value(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
