@@ -42,10 +42,12 @@ bench: setup
 	$(BIN)/python benchmarks/prepare_data.py --megabytes 200
 	$(BIN)/python benchmarks/decode_cpu.py
 
+# The report is kept under records/ once per release.
 reliability: setup
-	$(ONE) $(BIN)/python -m pytest tests/reliability -m full -s -p no:cacheprovider
-	$(ONE) $(BIN)/python -m pytest tests -n 2 -m full --ignore tests/reliability
-	$(ONE) $(BIN)/python -m pytest tests -n 2 -m hypothesis --hypothesis-profile default
+	rm -f reliability.jsonl
+	$(ONE) $(BIN)/python -m pytest tests/reliability -m full -rP -p no:cacheprovider --report reliability.jsonl
+	$(ONE) $(BIN)/python -m pytest tests -n 2 -m full --ignore tests/reliability --report reliability.jsonl
+	$(ONE) $(BIN)/python -m pytest tests -n 2 -m hypothesis --hypothesis-profile default --report reliability.jsonl
 
 clean:
 	rm -rf $(VENV) build src/heddle.egg-info .pytest_cache .mypy_cache .ruff_cache

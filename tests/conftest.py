@@ -32,6 +32,7 @@ def checked() -> list[str]:
 
 
 shapes.check(checked())
+pytest_plugins = ["report"]
 
 
 @pytest.hookimpl(tryfirst=True)

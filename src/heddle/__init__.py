@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from heddle.comparing import compare
     from heddle.core import HeddleError
     from heddle.core.user_code import use
     from heddle.decoding.speculative import LookupDraft
@@ -22,6 +23,7 @@ __all__ = [
     "LookupDraft",
     "Run",
     "build",
+    "compare",
     "load",
     "presets",
     "register_preset",
@@ -39,6 +41,7 @@ _EXPORTS = {
     "LookupDraft": ("heddle.decoding.speculative", "LookupDraft"),
     "Run": ("heddle.run", "Run"),
     "build": ("heddle.models.presets", "build"),
+    "compare": ("heddle.comparing", "compare"),
     "load": ("heddle.lm", "load"),
     "presets": ("heddle.models.presets", "presets"),
     "register_preset": ("heddle.models.presets", "register_preset"),
@@ -48,7 +51,7 @@ _EXPORTS = {
     "train": ("heddle.run", "train"),
     "use": ("heddle.core.user_code", "use"),
 }
-_AFTER_PLUGINS = {"build", "load", "presets", "train"}  # what knows more when installed packages are loaded
+_AFTER_PLUGINS = {"build", "compare", "load", "presets", "train"}  # what knows more when installed packages are loaded
 
 
 def __getattr__(name: str) -> Any:

@@ -73,6 +73,7 @@ def train(words: str) -> list[str]:
 TRAIN = {
     "model.width=0": "model.width: want at least 1, got 0",
     "model.layers=0": "model.layers: want at least 1, got 0",
+    "model.layers=1000000000": "model.layers: want 1 to 10,000, got 1000000000",
     "model.heads=0": "model.heads: want at least 1, got 0",
     "model.heads=3": "model.heads: want a divisor of the width 16, got 3",
     "model.width=-16": "model.width: want at least 1, got -16",

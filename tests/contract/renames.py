@@ -134,11 +134,13 @@ NEW_OBJECTIVES = (
 )
 NEW_RECIPES = ("bert", "t5", "bart", "electra")
 PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
+BPE_RECIPES = ("first", "gpt2", "speedrun", "finetune", "translate", "translate_attention", "translate_lstm")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
-NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights")
+NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights", "weight_seed")
 ADDED: dict[str, list[str]] = {
     "configs": [
-        *("run.callbacks", "run.use", "hardware.threads", "keep.weights"),
+        *("run.callbacks", "run.use", "hardware.threads", "keep.weights", "run.weight_seed"),
+        *("budget*", "variants*", "table of name variants base*"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
         *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
@@ -148,12 +150,14 @@ ADDED: dict[str, list[str]] = {
         *(f"objective/{kind}*" for kind in NEW_OBJECTIVES),
         *("noises/*", "objectives*", "rows/sentence_pairs*", "model/encoder.generator"),
         *("objective/masked_token.static", "objective/masked_token.unit", "rows/packed.recut"),
+        *("optimizer/adafactor*", "schedule/rsqrt*", "tokenizer/bpe.order"),
     ],
     "recipes": [
         *(f"{recipe}: {key}" for recipe in ALL_RECIPES for key in NEW_KEYS),
         *(f"{recipe}: data.split.source.encoding" for recipe in TRANSLATION),
         *(f"{recipe}: objective.z_loss" for recipe in ALL_RECIPES),
         *(f"{recipe}: rows.recut" for recipe in PACKED_RECIPES),
+        *(f"{recipe}: tokenizer.order" for recipe in BPE_RECIPES),
         *(f"{recipe}: *" for recipe in NEW_RECIPES),
     ],
     "options": [
@@ -162,13 +166,14 @@ ADDED: dict[str, list[str]] = {
         *(f"{verb} --best" for verb in RUN_VERBS),
         *(f"{verb} --base" for verb in (*RUN_VERBS, "train")),
         *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
+        *("compare", "compare *"),
         *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
     "public": [
         *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)", "heddle.load(base)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
-        *("preset electra-base", "preset electra-small"),
+        *("preset electra-base", "preset electra-small", "heddle.compare"),
         *("LM.tokenizer gives with_special", "LM.tokenizer gives with_special(names)"),
     ],
 }
@@ -182,8 +187,8 @@ typical seed beams length_penalty coverage groups diversity contrast repetition 
 """
 OPTION_NAMES = _OPTIONS.split()
 _NAMES = """
-EvaluationTask HeddleError LM LookupDraft Run build load presets register_preset register_recipe register_task rules
-train use
+EvaluationTask HeddleError LM LookupDraft Run build compare load presets register_preset register_recipe register_task
+rules train use
 """
 PUBLIC_NAMES = _NAMES.split()
 CHANGED: dict[str, dict[str, Any]] = {

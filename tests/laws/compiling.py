@@ -18,13 +18,22 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from heddle.data.rows import Batch
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig
 from heddle.nn.state import State
-from heddle.objectives import LinearSamplingConfig, MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
+from heddle.objectives import (
+    LinearSamplingConfig,
+    MaskedTokenConfig,
+    NextTokenConfig,
+    ObjectiveConfig,
+    ReplacedTokenConfig,
+    SequenceConfig,
+    SpanCorruptionConfig,
+)
 from heddle.training.loop import ModelWithLoss
 
 STEPS = 5
 DEVICE = torch.device("cuda" if "--cuda" in sys.argv else "cpu")
 BACKEND = "inductor" if DEVICE.type == "cuda" else "aot_eager"
 MASKED = MaskedTokenConfig(mask=1, vocab=VOCAB)
+REPLACED = ReplacedTokenConfig(masked=MASKED)
 
 
 def rows(number: int, **more: Any) -> Batch:
@@ -73,12 +82,14 @@ def encoded(number: int, config: EncoderConfig) -> Tensor:
 def computation(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
     """Return what is compiled, and how the loss of a step comes from it."""
     model = config.build(0)
-    if isinstance(config, EncoderConfig) and "masked_token" not in model.outputs:
+    if isinstance(config, EncoderConfig) and "masked_token" not in model.outputs and config.generator is None:
         encoding = Encoding(model)
         return encoding, lambda number: encoding(encoded(number, config).to(DEVICE))
     objective: ObjectiveConfig = NextTokenConfig()
     draw: Callable[[int], Batch] = packed
-    if isinstance(config, EncoderConfig):
+    if isinstance(config, EncoderConfig) and config.generator is not None:
+        objective, draw = REPLACED, lambda number: REPLACED.prepare(packed(number), seed=0)
+    elif isinstance(config, EncoderConfig):
         objective, draw = MASKED, lambda number: MASKED.prepare(packed(number), seed=0)
     elif isinstance(config, EncoderDecoderConfig):
         objective, draw = SequenceConfig(), pairs
@@ -124,7 +135,14 @@ def lengths(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
     return losses, step
 
 
-MADE = {"lengths": lengths, "": computation, "sampled": sampled, "streams": streams}
+def spans(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
+    """Return a model that learns hidden spans, others of rows of other lengths in every batch."""
+    objective = SpanCorruptionConfig(z_loss=1e-4, sentinels=tuple(range(5)), end=6, start=6)
+    losses = ModelWithLoss(config.build(0), objective)
+    return losses, lambda number: losses(objective.prepare(rows(number), seed=0).to(DEVICE), None).total
+
+
+MADE = {"lengths": lengths, "": computation, "spans": spans, "sampled": sampled, "streams": streams}
 
 
 def gradients(module: nn.Module) -> list[Tensor]:

@@ -13,7 +13,7 @@ from laws.cases import own_presets
 
 TESTS = Path(__file__).parents[1]
 WITHIN = 1e-5  # in float32; tracing may add up in another order
-QUICK = ["sampled:first", "lstm_lm", "streams:lstm_lm", "seq2seq_lstm", "mixtral", "bert-base-masked", "t5"]
+QUICK = ["sampled:first", "lstm_lm", "streams:lstm_lm", "seq2seq_lstm", "mixtral", "bert-base-masked", "t5", "spans:t5"]
 
 
 def tried(names: list[str], *options: str) -> list[dict[str, Any]]:

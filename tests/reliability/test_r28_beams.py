@@ -23,7 +23,7 @@ from heddle.nn.base import Context
 
 VOCAB, LENGTH, END = 5, 6, 0
 ALL = (VOCAB - 1) ** (LENGTH - 1) * VOCAB  # candidates of the last step: no other has more
-NAMES = sorted(SMALL)
+NAMES = sorted(SMALL.keys() & own_presets().keys())
 PENALTIES = (0.0, 0.6, 1.0, -0.5, 2.0)
 
 

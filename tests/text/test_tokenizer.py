@@ -116,6 +116,27 @@ def test_vocab_counts_extra_control_tokens() -> None:
     assert dict(tokenizer.special) == {"<|end|>": 267, "<|mask|>": 268, "<|sep|>": 269}
 
 
+def test_ids_by_frequency_begin_with_the_most_frequent_and_end_with_special_tokens() -> None:
+    text = STORY[0] + "the zebra é\n" * 3
+    special = {"vocab": 280, "special": ("<|extra_1|>", "<|extra_0|>")}
+    merges, ordered = (BpeTokenizer(order=order, **special).train([text]) for order in ("merges", "frequency"))
+    before, after = merges.encode(text), ordered.encode(text)
+    assert [merges.token(id) for id in before] == [ordered.token(id) for id in after], "the same tokens"
+    counts = np.bincount(after, minlength=280)
+    assert (np.diff(counts) <= 0).all() and not (np.diff(np.bincount(before, minlength=280)) <= 0).all()
+    assert dict(ordered.special) == {"<|end|>": 277, "<|extra_1|>": 278, "<|extra_0|>": 279}, "sentinels are last"
+    assert ordered.decode(after) == text and ordered.decode(ordered.encode("Ünseen\t")) == "Ünseen\t"
+
+
+def test_unigram_ids_go_by_frequency_as_they_are() -> None:
+    names = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
+    text = "".join(f"{name} " * (400 // (rank + 1)) for rank, name in enumerate(names.split(" ")))
+    tokenizer = UnigramTokenizer(vocab=262).train([text])
+    counts = np.bincount(tokenizer.encode(text), minlength=262)
+    first, sorted_first = counts[:8].sum(), np.sort(counts)[::-1][:8].sum()
+    assert first > 0.85 * sorted_first, "nearly: ids go by estimated probability"
+
+
 def test_arrays_equal_lists() -> None:
     tokenizer = BpeTokenizer(vocab=270).train(STORY)
     texts = ["the cat", "", "x" * 20_000]

@@ -1,6 +1,8 @@
 """On a GPU: the same answers as on a CPU, bad steps skipped on the device, half precision, resumed runs."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,21 @@ from heddle.decoding.generation import GenerationConfig, generate
 from heddle.models.presets import build, preset
 from heddle.objectives import NextTokenConfig
 from heddle.training.loop import Guard, GuardConfig, ModelWithLoss, ProcessGroup, Step
-from heddle.training.optimizers import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig, optimizers
+from heddle.training.optimizers import (
+    AdafactorConfig,
+    AdamWConfig,
+    MuonConfig,
+    OptimizerConfig,
+    SGDConfig,
+    optimizers,
+)
+from heddle.training.optimizers.adafactor import Adafactor, AdafactorOptions
 from heddle.training.optimizers.muon import Muon
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]
 GPU = torch.device("cuda")
+OPTIMIZERS = [AdamWConfig(), AdafactorConfig(), MuonConfig(), SGDConfig(learning_rate=0.1, momentum=0.9)]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -33,7 +44,7 @@ def test_logits_and_greedy_texts_are_those_of_the_cpu(name: str) -> None:
     assert generate(model, prompts, generation) == texts
 
 
-@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(learning_rate=0.1, momentum=0.9)])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) -> None:
     model = build("first", layers=1, width=32, heads=2, vocab=50, context=16).to(GPU)
     guard = Guard.start(GuardConfig(), GPU)
@@ -63,7 +74,7 @@ def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) ->
 
 
 @pytest.mark.parametrize("large", [1 << 20, 1 << 8])  # with our own kernel for no tensor, and for most
-@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(learning_rate=0.1, momentum=0.9)])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_clipped_step_is_that_of_the_cpu(
     optimizer: OptimizerConfig, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +96,66 @@ def test_a_clipped_step_is_that_of_the_cpu(
     assert found[0].keys() == found[1].keys()
     for name, mine in found[1].items():
         assert torch.allclose(mine, found[0][name], atol=1e-3 * float(mine.abs().max() + 1e-6)), name
+
+
+def test_adafactor_is_captured_in_a_cuda_graph_and_replayed() -> None:
+    found = []
+    for captured in (False, True):
+        draw = torch.Generator().manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(shape, generator=draw).to(GPU)) for shape in ((8, 6), (8, 6), (5,))]
+        adafactor = Adafactor(weights, 0.03, AdafactorOptions(1.0, 0.8, 1e-30), 1e-3)
+        adafactor.found_inf, adafactor.grad_scale = torch.zeros((), device=GPU), torch.ones((), device=GPU)
+        for weight in weights:
+            weight.grad = torch.randn(weight.shape, generator=draw).to(GPU)
+        adafactor.step()  # state is made outside of the graph
+        graph = torch.cuda.CUDAGraph()
+        if captured:
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                adafactor.step()
+        for number in range(4):
+            for weight in weights:
+                weight.grad.copy_(torch.randn(weight.shape, generator=draw))  # type: ignore[union-attr]
+            adafactor.found_inf.fill_(float(number == 2))
+            graph.replay() if captured else adafactor.step()
+        found.append([weight.detach().cpu() for weight in weights])
+    assert all(torch.equal(eager, replayed) for eager, replayed in zip(*found, strict=True))
+
+
+# In a process of its own, for the shape checks of tests cannot be traced.
+SPANS_AS_GRAPHS = """
+import json, sys
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import cudagraph_trees
+from heddle.core import replace
+from heddle.recipes import RECIPES
+from heddle.models.presets import PresetConfig
+from heddle.training import HardwareConfig, build_dry_run
+from heddle.training.optimizers import AdafactorConfig
+
+config = RECIPES["t5"]()
+model = PresetConfig(name=sys.argv[1], layers=1, width=64, heads=2, hidden=96, vocab=512)
+training = replace(config.training, batch=4, optimizer=AdafactorConfig())
+losses = []
+for compile in ("off", "graphs"):
+    hardware = HardwareConfig(device="cuda", dtype="float32", compile=compile)
+    run = build_dry_run(replace(config, model=model, training=training, hardware=hardware))
+    batches = [run.draw(number) for number in range(12)]
+    losses.append([float(run.step(b.to("cuda"), n, b.tokens).loss) for n, b in enumerate(batches)])
+replays = cudagraph_trees.get_container(torch.cuda.current_device()).tree_manager is not None
+print(json.dumps({"losses": losses, "skips": counters["inductor"]["cudagraph_skips"], "graphs": replays}))
+"""
+
+
+@pytest.mark.parametrize("name", ["t5.1.1-small", "narang/vanilla-transformer"])
+def test_span_corruption_is_replayed_as_cuda_graphs_to_the_same_losses(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", SPANS_AS_GRAPHS, name], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    plain, graphs = found["losses"]
+    assert graphs == pytest.approx(plain, rel=2e-3) and graphs[-1] != graphs[0]
+    assert found["graphs"] and not found["skips"], found
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -13,11 +13,12 @@ from heddle.core import ConfigError, DamageError
 from heddle.models.networks import Model
 from heddle.models.presets import PRESETS
 from heddle.nn.base import Role, roles_of
-from heddle.training.optimizers import AdamWConfig, Muon, MuonConfig, OptimizerConfig, SGDConfig
+from heddle.training.optimizers import AdafactorConfig, AdamWConfig, Muon, MuonConfig, OptimizerConfig, SGDConfig
 from heddle.training.optimizers.muon import orthogonal
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)
-CONFIGS = [AdamWConfig(), MuonConfig(), SGDConfig(learning_rate=0.1), SGDConfig(learning_rate=0.1, momentum=0.9)]
+DESCENT = SGDConfig(learning_rate=0.1), SGDConfig(learning_rate=0.1, momentum=0.9)
+CONFIGS = [AdamWConfig(), AdafactorConfig(), MuonConfig(), *DESCENT]
 
 
 def model_of(name: str) -> Model:

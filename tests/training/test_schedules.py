@@ -9,11 +9,18 @@ from heddle.training.optimizers import (
     ConstantConfig,
     CosineConfig,
     InverseSquareRootConfig,
+    RsqrtConfig,
     ScheduleConfig,
     StableDecayConfig,
 )
 
-ALL = [CosineConfig(), StableDecayConfig(), InverseSquareRootConfig(warmup=50), ConstantConfig(warmup=10)]
+ALL = [
+    CosineConfig(),
+    StableDecayConfig(),
+    InverseSquareRootConfig(warmup=50),
+    ConstantConfig(warmup=10),
+    RsqrtConfig(),
+]
 
 
 @pytest.mark.parametrize("schedule", ALL, ids=lambda s: str(s.kind))
@@ -49,6 +56,13 @@ def test_stable_decay_stays_and_then_falls_in_a_line() -> None:
     assert schedule.factor(999, 1000) == pytest.approx(1 / 200)
     assert StableDecayConfig(decay=0.2, floor=0.5).factor(900, 1000) == pytest.approx(0.75)
     assert StableDecayConfig(warmup=0, decay=0.0).factor(999, 1000) == 1, "no decay at all"
+
+
+def test_rsqrt_is_t5s_rate_of_one_over_the_root_of_the_step() -> None:
+    schedule, peak = RsqrtConfig(constant=100), 1 / math.sqrt(100)
+    for step in (1, 50, 100, 101, 400, 10_000):  # counted from 1, as the paper does
+        assert peak * schedule.factor(step - 1, 1) == pytest.approx(1 / math.sqrt(max(step, 100)))
+    assert 0.01 * RsqrtConfig().factor(524_287, 1) == pytest.approx(524_288**-0.5), "by default at a peak of 0.01"
 
 
 def test_inverse_square_root_peaks_at_the_end_of_warm_up() -> None:

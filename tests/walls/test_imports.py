@@ -90,6 +90,13 @@ GROUPS = {
         "generation": {"metrics", "rescoring", "scoring"},
         "evaluation": {"generation", "labelling", "metrics", "scoring"},
     },
+    "comparison": {
+        "statistics": set(),
+        "suites": set(),
+        "execution": set(),
+        "": {"execution", "statistics", "suites"},
+        "report": {"", "statistics"},
+    },
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }
 MOST_FILES, MOST_NAMES = 16, 40

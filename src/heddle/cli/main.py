@@ -16,6 +16,7 @@ from heddle.cli.bench import bench
 from heddle.cli.chat import chat
 from heddle.cli.check import check
 from heddle.cli.classify import classify
+from heddle.cli.compare import compare
 from heddle.cli.convert import convert
 from heddle.cli.correct import correct
 from heddle.cli.data import data
@@ -100,6 +101,7 @@ app.command("embed")(embed)
 app.command("fill")(fill)
 app.command("show")(show)
 app.command("check")(check)
+app.command("compare")(compare)
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -299,6 +299,12 @@ def record(entries: Sequence[str], things: Iterable[Any], folder: Path) -> tuple
     return tuple(_keep(code, folder) for code in found.values())
 
 
+def entries_for(things: Iterable[Any]) -> tuple[str, ...]:
+    """Return the entries of the user's code that defines some classes and functions, for another process to load."""
+    modules = {thing.__module__ for thing in things}
+    return tuple(code.entry for code in _loaded.values() if any(code.defines(module) for module in modules))
+
+
 def _code_of(entry: str) -> UserCode | None:
     """Return the code of an entry, or what the user has named in its place."""
     target, _, sha256 = entry.partition(MARK)

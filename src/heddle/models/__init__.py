@@ -1,4 +1,13 @@
 """Models: networks made of parts, presets by name, surgery, and summaries of their size and cost."""
 
 from heddle.models import narang, networks, presets, surgery
-from heddle.models.summary import Summary, build_meta, count_parameters, forward_flops, summarize, training_flops, tree
+from heddle.models.summary import (
+    Summary,
+    active_parameters,
+    build_meta,
+    count_parameters,
+    forward_flops,
+    summarize,
+    training_flops,
+    tree,
+)

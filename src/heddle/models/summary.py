@@ -41,6 +41,18 @@ def count_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
+def active_parameters(model: nn.Module) -> int:
+    """Return the parameters that one token uses, a tied matrix once: fewer than all in a mixture of experts."""
+    seen: set[int] = set()
+    total = 0.0
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                total += parameter.numel() * (module.active_fraction() if isinstance(module, Module) else 1.0)
+    return round(total)
+
+
 def forward_flops(model: Model, length: int) -> int:
     """Return the forward FLOPs per token: two for each weight of a product, and those of mixing.
 

@@ -170,7 +170,7 @@ def build_over_parent(config: RunConfig, init: Source | None) -> tuple[Model, Ma
     """Build the model; return it with the weights of the model that the run starts from, which it may share."""
     parent: Mapping[str, Tensor] = {}
     if init is None:
-        model = config.model.build(config.seed)
+        model = config.model.build(config.seed_of_weights)
     else:
         started = init.model(choose_hardware("cpu", "float32"))
         parent, model = started.weights(), initial_model(started, config)

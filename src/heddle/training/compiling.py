@@ -10,7 +10,7 @@ from heddle.models.networks import Model
 from heddle.nn.recurrent import Recurrent
 from heddle.objectives import SamplingConfig, TeacherForcingConfig
 from heddle.training.loop import ModelWithLoss
-from heddle.training.optimizers import Muon, Optimizers
+from heddle.training.optimizers import Optimizers, StackedOptimizer
 from heddle.training.run_config import RunConfig
 
 log = logging.getLogger("heddle")
@@ -20,7 +20,7 @@ def should_compile_run(config: RunConfig, model: Model, hardware: Hardware) -> b
     """Tell whether the step is to be compiled: as the config says, or where it is known to help."""
     if config.hardware.compile in ("on", "off"):
         return config.hardware.compile == "on"
-    helps = model.should_compile() and not _decodes_stepwise(config, model) and not config.rows.varies_in_length
+    helps = model.should_compile() and not _decodes_stepwise(config, model) and config.rows.fixed_shape
     return hardware.device.type == "cuda" and helps
 
 
@@ -40,7 +40,7 @@ def compile_losses(losses: ModelWithLoss, config: RunConfig) -> None:
     torch._dynamo.config.capture_dynamic_output_shape_ops = True  # what a recurrence keeps has a size of its own
     torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # routers record in forward alone
     mode = "reduce-overhead" if config.hardware.compile == "graphs" else None
-    losses.compile(dynamic=True if config.rows.varies_in_length else None, mode=mode)
+    losses.compile(dynamic=None if config.rows.fixed_shape else True, mode=mode)
 
 
 def fall_back_to_eager(losses: ModelWithLoss, error: Exception) -> bool:
@@ -55,5 +55,5 @@ def fall_back_to_eager(losses: ModelWithLoss, error: Exception) -> bool:
 def compile_update(optimizers: Optimizers) -> None:
     """Have what moves the weights compiled, where torch has no kernel that does it all at once."""
     for one in optimizers.optimizers:
-        if isinstance(one, Muon):
+        if isinstance(one, StackedOptimizer):
             one.compile()

@@ -173,6 +173,7 @@ class RunConfig(Config):
     format: version of the config format; not to be overridden.
     name: name of the run's folder in runs/.
     seed: random seed of initial weights, data order, dropout and samples.
+    weight_seed: random seed of initial weights and dropout alone; null: seed.
     model: the network: a preset by name, or every part written out.
     tokenizer: how text becomes tokens: a kind that is trained on the data, or a file, a run or another model.
     data: what to learn from, and what is held out for validation.
@@ -197,6 +198,7 @@ class RunConfig(Config):
     format: int = CONFIG_FORMAT
     name: str = "first"
     seed: int = 0
+    weight_seed: int | None = None
     model: ModelConfig = PresetConfig()
     tokenizer: TokenizerConfig = BpeTokenizer()
     data: CorpusConfig = CorpusConfig()
@@ -234,6 +236,11 @@ class RunConfig(Config):
             want = f"at least {earlier}, because training.average_last needs them"
             raise ConfigError("keep.last", want=want, got=self.keep.last)
 
+    @property
+    def seed_of_weights(self) -> int:
+        """Return the seed of initial weights and dropout."""
+        return self.seed if self.weight_seed is None else self.weight_seed
+
     def absolute(self) -> Self:
         """Return the run with absolute paths of data and tokenizer, so that it can be resumed in any working folder."""
         mix = tuple(replace(share, data=share.data.absolute()) for share in self.mix)
@@ -247,8 +254,10 @@ class RunConfig(Config):
     def _check_graphs(self) -> None:
         """Refuse CUDA graphs where shapes change between steps or state is carried from one replay to the next."""
         why = None
-        if self.rows.paired or self.rows.carries_state or self.rows.varies_in_length:
-            why = f"rows of the kind {self.rows.kind}"
+        if self.rows.carries_state:
+            why = f"rows of the kind {self.rows.kind}, which carry state"
+        elif not self.rows.fixed_shape:
+            why = f"rows of the kind {self.rows.kind}, whose batches differ in shape"
         elif self.training.micro_batch is not None and self.training.micro_batch < self.training.batch:
             why = "several micro-batches a step"
         if why is not None:

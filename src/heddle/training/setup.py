@@ -25,7 +25,7 @@ from heddle.core import (
     replace,
     user_code,
 )
-from heddle.core.system import CoreWatch, Hardware, write_json
+from heddle.core.system import CoreWatch, Hardware, keep_freed_memory, write_json
 from heddle.data.rows import Loader, RowPlan, token_traits
 from heddle.data.shards import LabelSet, Prepared
 from heddle.models import training_flops
@@ -107,6 +107,8 @@ def _build_model(
     config: RunConfig, init: Source | None, hardware: Hardware, folder: Path
 ) -> tuple[Model, FrozenWeights | None]:
     """Build the model on its device; return it with what the checkpoints of a new run leave out."""
+    if hardware.device.type == "cpu":
+        keep_freed_memory()
     model, parent = assemble.build_over_parent(config, init)
     left_out = find_frozen(config, model, init, parent, folder)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
@@ -294,7 +296,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: l
         guard=loop.Guard.start(training.guard, hardware.device),
         average=None if training.average is None else WeightAverage(model, training.average),
         processes=processes,
-        seed=config.seed,
+        seed=config.seed_of_weights,
         clip=training.clip,
         micro_batch=micro,
         carried=[None] * (share // micro),

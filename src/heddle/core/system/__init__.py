@@ -21,3 +21,4 @@ from heddle.core.system.files import (
     write_json,
     write_text,
 )
+from heddle.core.system.memory import keep_freed_memory

@@ -74,7 +74,7 @@ class ExampleRows(RowsConfig):
     length: most tokens of a row, special tokens included.
     batch: rows in a batch; it must equal training.batch.
     jitter: share by which lengths are blurred before sorting, so that each epoch has other batches.
-    multiple: padded lengths are rounded up to it, which keeps the number of shapes small.
+    multiple: padded lengths are rounded up to it, so that shapes are few; from the longest length on there is one.
     long: what becomes of longer texts: windows that overlap, or the head alone.
     overlap: share of a window that the next one repeats.
     """
@@ -94,8 +94,8 @@ class ExampleRows(RowsConfig):
         return self.length
 
     @property
-    def varies_in_length(self) -> bool:
-        return self.multiple < self.length
+    def fixed_shape(self) -> bool:
+        return self.multiple >= self.length
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         if shards.examples is None:

@@ -160,6 +160,10 @@ class PackedRows(RowsConfig):
         return not (self.shuffle and self.recut)
 
     @property
+    def fixed_shape(self) -> bool:
+        return True
+
+    @property
     def max_length(self) -> int:
         return self.length
 

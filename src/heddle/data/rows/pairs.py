@@ -24,7 +24,7 @@ class PairRows(RowsConfig):
     source_length: most tokens of a source, its end included.
     batch: pairs in a batch; it must equal training.batch.
     jitter: share by which lengths are blurred before sorting, so that each epoch has other batches.
-    multiple: padded lengths are rounded up to it, which keeps the number of shapes small.
+    multiple: padded lengths are rounded up to it, so that shapes are few; from the longest length on there is one.
     """
 
     length: Positive = 256
@@ -41,8 +41,8 @@ class PairRows(RowsConfig):
         return max(self.length, self.source_length)
 
     @property
-    def varies_in_length(self) -> bool:
-        return self.multiple < self.max_length
+    def fixed_shape(self) -> bool:
+        return self.multiple >= self.max_length
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         if source is None:

@@ -68,8 +68,8 @@ class RowsConfig(Config, ABC):
         return False
 
     @property
-    def varies_in_length(self) -> bool:
-        """Tell whether batches differ in shape, which a compiler must know."""
+    def fixed_shape(self) -> bool:
+        """Promise that all batches of a run have one shape, so that a step can be compiled for it and replayed."""
         return False
 
     def random_batch(self, vocab: int, rows: int, number: int) -> Batch:

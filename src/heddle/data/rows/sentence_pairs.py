@@ -89,6 +89,10 @@ class SentencePairRows(RowsConfig):
             )
 
     @property
+    def fixed_shape(self) -> bool:
+        return True
+
+    @property
     def max_length(self) -> int:
         return self.length
 

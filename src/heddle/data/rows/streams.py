@@ -38,6 +38,10 @@ class StreamRows(RowsConfig):
         return self.boundaries == "reset"
 
     @property
+    def fixed_shape(self) -> bool:
+        return True
+
+    @property
     def max_length(self) -> int:
         return self.length
 

@@ -16,6 +16,7 @@ from heddle.models.presets.encoders import albert, bert, distilbert, electra, ma
 from heddle.models.presets.mixture_of_experts import mixtral, switch
 from heddle.models.presets.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
 from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
+from heddle.nn.stack import check_depth
 
 SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "head_width", "vocab", "context", "experts")
 DERIVED_SIZES = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_width")}
@@ -191,8 +192,9 @@ def build(name: str, seed: int = 0, **options: int | float | bool | str) -> Mode
 
 
 def _check_sizes(options: Mapping[str, Any]) -> None:
-    """Refuse a size that leaves nothing."""
+    """Refuse a size that leaves nothing, and a depth beyond reason."""
     check_at_least(1, **{name: options[name] for name in SIZES if name in options})
+    check_depth(layers=options.get("layers"))
 
 
 def _number(value: Any) -> Any:

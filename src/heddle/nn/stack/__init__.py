@@ -18,6 +18,7 @@ from heddle.nn.stack.block import (
 )
 from heddle.nn.stack.plan import (
     ChainConfig,
+    Depth,
     EntryConfig,
     LoopConfig,
     Plan,
@@ -26,6 +27,7 @@ from heddle.nn.stack.plan import (
     PoolConfig,
     RepeatConfig,
     SteppedLoopConfig,
+    check_depth,
 )
 from heddle.nn.stack.rooted import RootedConfig
 from heddle.nn.stack.sum import Sum, SumConfig, SumSlot

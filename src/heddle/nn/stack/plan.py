@@ -9,12 +9,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, Count, Positive, UsageError, check_at_least, part, within
+from heddle.core import Config, ConfigError, Count, UsageError, check_at_least, part, within
 from heddle.core.shapes import Bool, Stream
 from heddle.nn.base import Context, Module, Place, Role
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NoNormConfig, NormConfig, base_mask
 
+MAX_DEPTH = 10_000  # layers: beyond any model, and still built in a minute
 PlanOutput = Float[Tensor, "batch left width"]  # as long as the input, or shorter after pooling
+check_depth = within(f"1 to {MAX_DEPTH:,}", lambda layers: 1 <= layers <= MAX_DEPTH)
+Depth = Annotated[int, check_depth]
 
 
 class PlanConfig(Config, ABC):
@@ -75,7 +78,7 @@ class RepeatConfig(PlanConfig):
     """
 
     body: PlanConfig
-    times: Positive
+    times: Depth
 
     def depth(self) -> int:
         return self.times * self.body.depth()
@@ -128,7 +131,7 @@ class LoopConfig(PlanConfig):
     """
 
     body: PlanConfig
-    turns: Positive
+    turns: Depth
 
     def depth(self) -> int:
         return self.turns * self.body.depth()
@@ -162,7 +165,7 @@ class SteppedLoopConfig(PlanConfig):
     """
 
     body: PlanConfig
-    turns: Positive
+    turns: Depth
     before: Count = 0
     after: Count = 0
 

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from heddle.core import Positive, part
+from heddle.core import part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, InitialValues, Place, Role
-from heddle.nn.stack.plan import Plan, PlanConfig, PlanOutput
+from heddle.nn.stack.plan import Depth, Plan, PlanConfig, PlanOutput
 
 
 @part("rooted")
@@ -18,7 +18,7 @@ class RootedConfig(PlanConfig):
     """
 
     body: PlanConfig
-    times: Positive
+    times: Depth
 
     def depth(self) -> int:
         return self.times * self.body.depth()

@@ -183,6 +183,7 @@ class BpeTokenizer(TokenizerConfig):
     vocab: how many tokens to learn; null: 4096, or as many as a small text allows.
     least: how often a pair must occur to be merged.
     lowercase: whether text is put in lower case first, for metrics that ignore case.
+    order: ids by the order of merges, or by frequency in the text, as adaptive softmax needs; special tokens are last.
     """
 
     smallest: ClassVar[int] = 256
@@ -190,9 +191,16 @@ class BpeTokenizer(TokenizerConfig):
     vocab: int | None = None
     least: Positive = 2
     lowercase: bool = False
+    order: Literal["merges", "frequency"] = "merges"
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Learn the merges; a pair seen fewer than `least` times is not merged."""
+        if self.order == "merges":
+            return self._merges(texts)
+        kept = list(texts)
+        return _by_frequency(self._merges(iter(kept)), kept)
+
+    def _merges(self, texts: Iterator[str]) -> Pipeline:
         size = self._text_vocab(4096 if self.vocab is None else self.vocab)
         pipeline = _byte_level_pipeline(models.BPE())
         pipeline.normalizer = _lower(self.lowercase)
@@ -351,6 +359,17 @@ def _byte_level_pipeline(model: models.Model) -> Pipeline:
 def _train(pipeline: Pipeline, texts: Iterator[str], trainer: trainers.Trainer) -> dict[str, int]:
     pipeline.train_from_iterator(texts, trainer)
     return dict(pipeline.get_vocab(with_added_tokens=True))
+
+
+def _by_frequency(learnt: Pipeline, texts: list[str]) -> Pipeline:
+    """Return byte-pair encoding with other ids: the most frequent token of the texts is 0; ties go by the old ids."""
+    counts: Counter[int] = Counter()
+    for text in texts:
+        counts.update(learnt.encode(text).ids)
+    model = parse_json(learnt.to_str())["model"]
+    ranked = sorted(model["vocab"], key=lambda token: (-counts[model["vocab"][token]], model["vocab"][token]))
+    vocab = {token: id for id, token in enumerate(ranked)}
+    return _with_model(learnt, models.BPE(vocab=vocab, merges=[tuple(pair) for pair in model["merges"]]))
 
 
 def _with_model(learnt: Pipeline, model: models.Model) -> Pipeline:

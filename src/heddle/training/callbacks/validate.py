@@ -1,5 +1,6 @@
 """Validation: the loss, perplexity and bits per byte on held-out rows, every `every.validate` steps."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class HeldOutRows:
     most: int | None = None  # rows; None: all
     lanes: int | None = None  # of streams, at once; None: as many as each process has
     prepare: Callable[[Batch], Batch] | None = None  # as the objective shows a batch; None: its `prepare`, seed 0
+    first: int = 0  # the row at which they begin
 
     @torch.no_grad()
     def measure(
@@ -92,20 +94,30 @@ class HeldOutRows:
         Of streams the same lanes have the same number, since their state is carried.
         """
         if self.plan.batch is None:
-            firsts = range(0, self.rows, self.batch)
-            return [(n, range(first, min(first + self.batch, self.rows))) for n, first in enumerate(firsts)]
+            firsts = range(self.first, self.end, self.batch)
+            return [(n, range(first, min(first + self.batch, self.end))) for n, first in enumerate(firsts)]
         lanes = self.plan.batch
         size = -(-lanes // world) if self.lanes is None else self.lanes
         return [
-            (at // size, range(first + at, min(first + at + size, first + lanes, self.rows)))
-            for first in range(0, self.rows, lanes)
-            for at in range(0, min(lanes, self.rows - first), size)
+            (at // size, range(first + at, min(first + at + size, first + lanes, self.end)))
+            for first in range(self.first, self.end, lanes)
+            for at in range(0, min(lanes, self.end - first), size)
         ]
 
     @property
     def rows(self) -> int:
         """Count the rows that are measured."""
-        return measured_rows(self.plan, self.most)
+        return min(measured_rows(self.plan, self.most), self.plan.rows_per_epoch - self.first)
+
+    @property
+    def end(self) -> int:
+        """Return the row after the last that is measured."""
+        return self.first + self.rows
+
+    def following(self) -> "HeldOutRows | None":
+        """Return the rows after these, as many at most, for a loss that decides nothing; None: none are left."""
+        after = dataclasses.replace(self, first=self.end)
+        return after if after.rows > 0 else None
 
 
 def measured_rows(plan: RowPlan, most: int | None) -> int:
@@ -146,7 +158,7 @@ class Validate(Callback):
         self.last = state["last"]
 
     def _validate(self, trainer: Trainer) -> None:
-        found = self._measure(trainer)
+        found = self.measure(trainer, self.held_out)
         if found is None:
             trainer.stop_on_signal()
             return
@@ -171,13 +183,14 @@ class Validate(Callback):
         self.metrics.write(step=trainer.step, **figures)
         self.reporter.message(line)
 
-    def _measure(self, trainer: Trainer) -> Measurement | None:
+    def measure(self, trainer: Trainer, rows: HeldOutRows) -> Measurement | None:
+        """Return what held-out rows give, by the averaged weights where there are any; None: cut short."""
         step = trainer.take_step
         average: WeightAverage | None = step.average
         if average is None:
-            return self.held_out.measure(trainer.model, self.objective, step.processes, trainer.signals)
+            return rows.measure(trainer.model, self.objective, step.processes, trainer.signals)
         with average.in_place(trainer.model):
-            return self.held_out.measure(trainer.model, self.objective, step.processes, trainer.signals)
+            return rows.measure(trainer.model, self.objective, step.processes, trainer.signals)
 
 
 class StartAveraging(Callback):

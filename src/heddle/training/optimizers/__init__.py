@@ -1,19 +1,24 @@
-"""Optimizers: AdamW, Muon and SGD, learning-rate schedules, gradient guard, averages of weights."""
+"""Optimizers: AdamW, Adafactor, Muon and SGD, learning-rate schedules, gradient guard, averages of weights."""
 
 from heddle.training.optimizers.muon import Muon
 from heddle.training.optimizers.optimizers import (
+    AdafactorConfig,
     AdamWConfig,
-    ConstantConfig,
-    CosineConfig,
-    InverseSquareRootConfig,
     MuonConfig,
     OptimizerConfig,
     Optimizers,
-    ScheduleConfig,
     SGDConfig,
-    StableDecayConfig,
     global_norm,
 )
+from heddle.training.optimizers.schedules import (
+    ConstantConfig,
+    CosineConfig,
+    InverseSquareRootConfig,
+    RsqrtConfig,
+    ScheduleConfig,
+    StableDecayConfig,
+)
+from heddle.training.optimizers.stacked import StackedOptimizer
 from heddle.training.optimizers.weight_averaging import (
     MovingAverageConfig,
     PlainAverageConfig,

@@ -1,20 +1,21 @@
-"""Optimizers: AdamW (Loshchilov & Hutter 2019), Muon (Jordan et al. 2024), SGD; learning-rate warm-up and schedules."""
+"""Optimizers: AdamW (Loshchilov & Hutter 2019), Adafactor (Shazeer & Stern 2018), Muon (Jordan et al. 2024), SGD."""
 
 import importlib.util
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from heddle.core import Config, ConfigError, DamageError, part, within
+from heddle.core import Config, ConfigError, DamageError, part
 from heddle.models.networks import Model
 from heddle.nn.base import Role, roles_of
 from heddle.nn.channels import ROUTER_BIAS_RATE
+from heddle.training.optimizers.adafactor import Adafactor, AdafactorOptions
 from heddle.training.optimizers.muon import Muon
+from heddle.training.optimizers.stacked import StackedOptimizer
 
 TRITON = importlib.util.find_spec("triton") is not None
 MIN_KERNEL_ELEMENTS = 1 << 20  # elements; below, one launch for many tensors is worth more than a faster kernel
@@ -68,6 +69,7 @@ def uses_kernel(p: Tensor) -> bool:
 
 STATE_KEYS: dict[type[Optimizer], set[str]] = {
     AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    Adafactor: {"step", "exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"},
     Muon: {"momentum_buffer"},
     SGD: {"momentum_buffer"},
 }  # of each optimizer, as saved
@@ -117,6 +119,37 @@ class AdamWConfig(OptimizerConfig):
         return AdamW(
             _groups(named, self.weight_decay), lr=self.learning_rate, betas=self.betas, eps=self.eps, fused=True
         )
+
+
+@part("adafactor")
+class AdafactorConfig(OptimizerConfig):
+    """Adafactor, as T5 was trained: factored second moments, steps in proportion to each parameter, no momentum.
+
+    learning_rate: the peak rate, which the schedule scales: a step as a share of the parameter's root mean square.
+    clip_threshold: update clipping: the largest root mean square of an update before it is scaled.
+    decay_exponent: second moments keep 1 - t^-decay_exponent of themselves in step t.
+    eps: added to squared gradients; and the least root mean square that a parameter counts with.
+    """
+
+    learning_rate: float = 0.01
+    clip_threshold: float = 1.0
+    decay_exponent: float = 0.8
+    eps: tuple[float, float] = (1e-30, 1e-3)
+
+    def __post_init__(self) -> None:
+        _check("learning_rate", self.learning_rate)
+        if not self.clip_threshold > 0:
+            raise ConfigError("clip_threshold", want="above 0", got=self.clip_threshold)
+        if not 0 < self.decay_exponent <= 1:
+            raise ConfigError("decay_exponent", want="above 0 and at most 1", got=self.decay_exponent)
+        for name, value in (("eps.0", self.eps[0]), ("eps.1", self.eps[1])):
+            if not value > 0:
+                raise ConfigError(name, want="above 0", got=value)
+
+    def build(self, model: Model) -> "Optimizers":
+        options = AdafactorOptions(self.clip_threshold, self.decay_exponent, self.eps[0])
+        parameters = [p for _, p in by_role(model, TRAINED).values()]
+        return Optimizers(model, [Adafactor(parameters, self.learning_rate, options, self.eps[1])])
 
 
 @part("sgd")
@@ -222,7 +255,9 @@ class Optimizers:
         On a GPU both are done on the device by the kernels that move the weights: without
         synchronizing, and gradients are read once.
         """
-        if bad.is_cuda and all(isinstance(each, Muon) or each.defaults["fused"] for each in self.optimizers):
+        if bad.is_cuda and all(
+            isinstance(each, StackedOptimizer) or each.defaults["fused"] for each in self.optimizers
+        ):
             skip, scale = bad.float(), None if grad_divisor is None else grad_divisor.float()
             for optimizer in self.optimizers:
                 optimizer.found_inf, optimizer.grad_scale = skip, scale  # type: ignore[attr-defined]
@@ -259,7 +294,7 @@ class Optimizers:
             if key not in STATE_KEYS[type(optimizer)]:
                 want = f"the optimizer of the checkpoint, which has {key} for {name}"
                 raise ConfigError("training.optimizer", want=want, got=type(optimizer).__name__.lower())
-            # AdamW counts steps in float32; on a GPU the count lives beside the weights
+            # steps are counted in float32; on a GPU the count lives beside the weights
             optimizer.state[p][key] = tensor.clone().to(p.device)
 
     def _owned(self, optimizer: Optimizer) -> list[tuple[nn.Parameter, str]]:
@@ -270,86 +305,3 @@ class Optimizers:
 def global_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """Return the length of all gradients as one vector, on their device."""
     return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-
-
-# --- learning-rate schedules ------------------------------------------------------------------------------------------
-
-
-class ScheduleConfig(Config, ABC):
-    """A factor between 0 and 1 for every step."""
-
-    @abstractmethod
-    def factor(self, step: int, steps: int) -> float:
-        """Return the factor for a step (0 is the first) of a run of `steps`."""
-
-
-def _ramp(step: int, warmup: int) -> float:
-    """Learning-rate warm-up: rise linearly to 1; never 0, so that the first step changes something."""
-    return min(1.0, (step + 1) / (warmup + 1))
-
-
-Warmup = Annotated[int, within("0 or more steps", lambda warmup: warmup >= 0)]
-Floor = Annotated[float, within("0 to 1, of the peak rate", lambda floor: 0 <= floor <= 1)]
-
-
-@part("cosine")
-class CosineConfig(ScheduleConfig):
-    """Warm-up, then cosine decay to a floor (Loshchilov & Hutter 2017).
-
-    warmup: warm-up: steps in which the learning rate rises linearly from zero.
-    floor: the learning rate at the end, as a share of the peak.
-    """
-
-    warmup: Warmup = 100
-    floor: Floor = 0.1
-
-    def factor(self, step: int, steps: int) -> float:
-        if step < self.warmup:
-            return _ramp(step, self.warmup)
-        done = min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
-        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * done))
-
-
-@part("stable_decay")
-class StableDecayConfig(ScheduleConfig):
-    """Warm-up, constant, then linear decay over the last part (WSD, Hu et al. 2024).
-
-    warmup: warm-up: steps in which the learning rate rises linearly from zero.
-    decay: share of all steps, at the end, in which the learning rate falls.
-    floor: the learning rate at the end, as a share of the peak.
-    """
-
-    warmup: Warmup = 100
-    decay: Annotated[float, within("0 to 1, of all steps", lambda decay: 0 <= decay <= 1)] = 0.3
-    floor: Floor = 0.0
-
-    def factor(self, step: int, steps: int) -> float:
-        falling = max(1.0, self.decay * steps)
-        down = min(1.0, (steps - step) / falling)
-        return _ramp(step, self.warmup) * (self.floor + (1 - self.floor) * max(0.0, down))
-
-
-@part("inverse_square_root")
-class InverseSquareRootConfig(ScheduleConfig):
-    """Warm-up, then decay with the inverse square root of the step (Vaswani et al. 2017).
-
-    warmup: warm-up: steps in which the learning rate rises linearly from zero.
-    """
-
-    warmup: Warmup = 4000
-
-    def factor(self, step: int, steps: int) -> float:
-        return min((step + 1) / (self.warmup + 1), math.sqrt((self.warmup + 1) / (step + 1)))
-
-
-@part("constant")
-class ConstantConfig(ScheduleConfig):
-    """Warm-up, then constant.
-
-    warmup: warm-up: steps in which the learning rate rises linearly from zero.
-    """
-
-    warmup: Warmup = 0
-
-    def factor(self, step: int, steps: int) -> float:
-        return _ramp(step, self.warmup)

@@ -1,0 +1,163 @@
+"""heddle compare: variants of a model at an equal budget, with seeds, statistics and a verdict."""
+
+import contextlib
+import math
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heddle.cli.terminal import print_message
+
+if TYPE_CHECKING:
+    from heddle.comparison import Compared, Watcher
+    from heddle.comparison.suites import Suite
+
+COMMAND = "command.txt"  # in the folder of a comparison: how it was asked for
+
+
+def compare(  # noqa: PLR0913 - one for each option
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SUITE|FILE.yaml|RECIPE|FOLDER]",
+            help="A suite, a file that describes one, or a recipe as the base. Default: list the suites.",
+        ),
+    ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[VARIANT]... [KEY=VALUE]...",
+            help="Variants of the suite (default: all) or changes of the base (norm:layer_norm, model:lstm_lm), and "
+            "settings: seeds=5, budget.tokens=2000000, arms=tokens,rate, or any key of the base run.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The folder of the results. Default: comparisons/SUITE.")
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Runs side by side. Default: one on a GPU, where their time is measured, else one a core."
+        ),
+    ] = None,
+    executor: Annotated[str, typer.Option(help="Where runs train: local or ray.")] = "local",
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop after this time. Runs under way are saved, and go on next time.")
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Start only runs that are expected to end within --minutes.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Train failed runs again.")] = False,
+    pilot: Annotated[
+        bool, typer.Option("--pilot", help="Measure speed and noise only: steps of each variant, runs of the base.")
+    ] = False,
+    controls: Annotated[
+        bool, typer.Option("--controls/--no-controls", help="Also train the two controls that check the comparison.")
+    ] = True,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write the report of a FOLDER or a suite again; train nothing.")
+    ] = False,
+) -> None:
+    """Compare variants of a model at an equal budget: heddle compare pocket."""
+    if target is None:
+        _list_suites()
+        return
+    from heddle.comparison import Options, load_comparison, run_suite
+    from heddle.comparison.report import write_report
+
+    typed = [target, *(words or []), *([] if controls else ["--no-controls"])]
+    if report and Path(target).is_dir():
+        out, typed = Path(target), _typed_before(Path(target))
+    given = [word for word in typed if not word.startswith("--")]
+    suite = configure(given[0], given[1:])
+    folder, controls = out or Path("comparisons") / suite.name, "--no-controls" not in typed
+    if report:
+        compared = load_comparison(suite, folder, controls)
+    else:
+        options = Options(executor, processes, controls, minutes, whole, again, pilot)
+        with _watching(folder, typed) as watcher:
+            compared = run_suite(suite, folder, options, watcher)
+    page = write_report(compared, shlex.join(["heddle", "compare", *typed]))
+    show_verdicts(compared)
+    print_message(f"wrote {folder / 'results.csv'} and {page}")
+
+
+def configure(target: str, words: list[str]) -> "Suite":
+    """Return the suite that the words of a command mean, with its settings."""
+    from heddle.comparison.suites import choose_suite, with_settings
+    from heddle.core.system import parse_overrides
+
+    settings: list[tuple[str, Any]] = parse_overrides([word for word in words if "=" in word])
+    return with_settings(choose_suite(target, [word for word in words if "=" not in word]), settings)
+
+
+def _typed_before(folder: Path) -> list[str]:
+    """Return the words with which the comparison of a folder was asked for."""
+    from heddle.core import UsageError
+    from heddle.core.system import read_text
+
+    path = folder / COMMAND
+    if not path.exists():
+        raise UsageError(f"{folder}: not the folder of a comparison: it has no {COMMAND}")
+    return shlex.split(read_text(path))
+
+
+def _list_suites() -> None:
+    from heddle.comparison.suites import SUITES
+
+    print_message("suites")
+    for name, make in SUITES.items():
+        first = (make.__doc__ or "").strip().splitlines()
+        print_message(f"  {name:<12} {first[0] if first else ''}")
+
+
+@contextlib.contextmanager
+def _watching(folder: Path, typed: list[str]) -> "Iterator[Watcher]":
+    """Show lines and a bar while a comparison runs; after SIGTERM runs are saved, as after Ctrl-C."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from heddle.cli.console import steady_console
+    from heddle.comparison import Standing, Watcher
+    from heddle.core.system import write_text
+
+    console = steady_console()
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("", total=None)
+
+            def print_line(text: str) -> None:
+                if not (folder / COMMAND).exists():  # the folder is there and locked by now
+                    write_text(folder / COMMAND, shlex.join(typed))
+                console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+            def on_standing(now: Standing) -> None:
+                runs = (f"{variant} {seed}: {step}/{steps}" for variant, seed, step, steps in now.training)
+                bar.update(task, total=now.runs, completed=now.done, description=", ".join(runs)[:100])
+
+            yield Watcher(print_line, on_standing)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def show_verdicts(compared: "Compared") -> None:
+    """Print the verdicts of each arm, best first."""
+    for arm, one_arm in compared.arms.items():
+        if one_arm.comparisons:
+            print_message(f"{arm}: loss against {compared.plan.suite.base_name}, with 95 % intervals")
+        for one in sorted(one_arm.comparisons, key=lambda c: c.effect if math.isfinite(c.effect) else math.inf):
+            low, high = one.interval
+            known = f"{one.effect:+.2%} [{low:+.2%}, {high:+.2%}]"
+            figure = known if math.isfinite(one.effect) else f"{one.failures} failed"
+            print_message(f"  {one.variant:<28} {one.verdict:<11} {figure}")
+    if compared.controls_hold is False:
+        print_message("the controls did not come out right: mistrust this table")

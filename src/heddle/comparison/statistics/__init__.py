@@ -1,0 +1,25 @@
+"""Statistics: paired comparisons of runs, with power and rank agreement; fits of scaling laws."""
+
+from heddle.comparison.statistics.paired import (
+    MARGIN,
+    Agreement,
+    Comparison,
+    Losses,
+    Noise,
+    Verdict,
+    compare_to_base,
+    detectable_effect,
+    holm,
+    power,
+    rank_agreement,
+)
+from heddle.comparison.statistics.scaling_law import (
+    Fit,
+    ScalingLaw,
+    ScalingRun,
+    bootstrap_fits,
+    fit_huber,
+    fit_projected,
+    interval,
+    optimum,
+)

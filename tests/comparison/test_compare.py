@@ -1,0 +1,163 @@
+"""Comparisons from end to end: plan, runs, resume after kills, results, report, refusals."""
+
+import csv
+import json
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparison.conftest import COMMAND, heddle, result, write_text_to_learn
+
+from heddle.cli.main import main
+from heddle.comparison.plan import chosen, config_hash
+from heddle.comparison.suites import SUITES, set_fields
+
+TIMES = ("gpu_s", "tokens_s", "peak_gib", "wall_s")
+SCIENCE = [
+    "suite", "variant", "config_hash", "diff", "seed", "arm", "data_hash", "valid_hash", "tokenizer_hash", "params",
+    "active_params", "flops_token", "steps", "tokens", "rate", "optimizer", "gpu_s", "tokens_s", "peak_gib",
+    "loss_valid", "loss_test", "status", "guard_skips", "commit", "device", "torch",
+]  # fmt: skip
+RESULTS = Path("comparisons", "first", "results.csv")
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    """Read results.csv without what may differ between two runs, and without the controls, which cost time."""
+    rows = [row for row in csv.DictReader(path.read_text().splitlines()) if "control" not in row["variant"]]
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+def test_a_suite_says_what_it_will_do_and_writes_every_run(small: tuple[Path, str]) -> None:
+    folder, text = small
+    plan = text.splitlines()
+    assert plan[0] == "suite first: 1 variants and base, 2 seeds, arms tokens"
+    assert plan[1] == "8 runs of 27 to 30 steps, 128 tokens a step; 8 to go"
+    assert "is found in 80 % of cases" in plan[2] and plan[3].startswith("time: about ")
+    rows = list(csv.DictReader((folder / RESULTS).read_text().splitlines()))
+    assert list(rows[0])[: len(SCIENCE)] == SCIENCE
+    assert [row["status"] for row in rows] == ["done"] * 8
+    variants = ["base", "control: 90 % of the tokens", "control: base again", "norm:layer_norm"]
+    assert [(row["variant"], row["seed"]) for row in rows] == [(name, seed) for name in variants for seed in "01"]
+    for row in rows:
+        assert 0 < float(row["loss_test"]) < 6 and row["loss_test"] != row["loss_valid"]
+        assert (row["diff"] != "") == row["variant"].startswith("norm")
+    assert (folder / RESULTS).with_name("report.html").exists()
+
+
+def test_seeds_pair_runs_and_controls_differ_where_they_should(small: tuple[Path, str]) -> None:
+    """The base again reads the same data with other weights; fewer tokens are fewer steps of the same run."""
+    folder = small[0] / "comparisons" / "first" / "runs"
+    configs = [json.loads(path.read_text())["config"] for path in sorted(folder.glob("*/job.json"))]
+    again = [one for one in configs if one["weight_seed"] is not None]
+    assert [(one["seed"], one["weight_seed"]) for one in again] == [(0, 1000), (1, 1001)]
+    assert sorted(one["training"]["steps"] for one in configs) == [27] * 2 + [30] * 6
+    assert {one["hardware"]["threads"] for one in configs} == {1}
+
+
+def test_what_is_done_is_never_run_again(small: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, _ = small
+    before = (folder / "comparisons/first/runs.jsonl").read_bytes()
+    text = result(heddle(folder, *COMMAND))
+    assert "; 0 to go" in text and "[1/8]" not in text
+    assert (folder / "comparisons/first/runs.jsonl").read_bytes() == before
+    results = (folder / RESULTS).read_bytes()
+    (folder / RESULTS).unlink()
+    assert "wrote " in result(heddle(folder, "compare", "--report", "comparisons/first"))
+    assert (folder / RESULTS).read_bytes() == results
+
+
+def killed_and_resumed(folder: Path, kills: int, seed: int) -> int:
+    """Kill a comparison at random moments and start it again; return how many kills it took."""
+    draw, killed = random.Random(seed), 0
+    while killed < kills:
+        process = heddle(folder, *COMMAND, "--no-controls", "--processes", "1")
+        time.sleep(draw.uniform(2.0, 8.0))
+        process.kill()
+        text = process.communicate()[0]
+        assert process.returncode in (-9, 0), text
+        if process.returncode == 0:
+            break
+        killed += 1
+    result(heddle(folder, *COMMAND, "--no-controls", "--processes", "1"))
+    return killed
+
+
+def test_five_kills_change_nothing(small: tuple[Path, str], tmp_path: Path) -> None:
+    write_text_to_learn(tmp_path)
+    assert killed_and_resumed(tmp_path, 5, 1) > 0
+    assert table(tmp_path / RESULTS) == table(small[0] / RESULTS)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3000)
+def test_thirty_kills_change_nothing(small: tuple[Path, str], tmp_path: Path) -> None:
+    killed = 0
+    for number in range(10):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_text_to_learn(folder)
+        killed += killed_and_resumed(folder, min(5, 30 - killed), number)
+        assert table(folder / RESULTS) == table(small[0] / RESULTS)
+        if killed >= 30:
+            return
+    assert killed >= 30
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "unknown suite": (["pockets"], r"no suite is called 'pockets'.*pocket"),
+    "unknown variant": (["pocket", "layernorm"], r"suite pocket: no variant is called 'layernorm'.*layer_norm"),
+    "unknown part": (["first", "norm:rms_nrm"], r"swap.norm.kind: want .* got 'rms_nrm'.*rms_norm"),
+    "unknown family": (["first", "nrm:rms_norm"], r"swap: want one of .* got 'nrm'"),
+    "equal to its base": (["equal.yaml"], r"same: equal to the base"),
+    "the same twice": (["first", "norm:none", "norm:none"], r"two variants are called 'norm:none'"),
+    "budget below a step": (
+        ["pocket", "budget.tokens=100"],
+        r"base: a budget of 100 tokens, 1,024 a step, does",
+    ),
+    "two budgets": (["suite.yaml"], r"budget: want one of steps, tokens, flops and seconds, got 'steps and tokens'"),
+    "no seeds": (["pocket", "seeds=0"], r"seeds: want at least 1, got 0"),
+    "nats across vocabularies": (["other.yaml"], r"small: changes tokenizer, so its loss in nats would be of other"),
+    "no variants": (["first"], r"first: want what to change in it"),
+    "unknown arm": (["pocket", "arms=toknes"], r"arms.0: want one of tokens, rate, time, got 'toknes'"),
+    "speeds unknown": (
+        ["pocket", "arms=time"],
+        r"equal seconds need the speed of each variant; run with",
+    ),
+    "unknown executor": (["pocket", "--executor", "slurm"], r"executor: want one of local, ray, got 'slurm'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_suites_are_refused_in_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    two = {"budget": {"steps": 3, "tokens": 5}}
+    suite: dict[str, Any] = {"name": "mine", "variants": [{"name": "small", "set": ["tokenizer.vocab=300"]}]}
+    (tmp_path / "suite.yaml").write_text(json.dumps(suite | two))
+    (tmp_path / "other.yaml").write_text(json.dumps(suite))
+    (tmp_path / "equal.yaml").write_text(json.dumps(suite | {"variants": [{"name": "same"}]}))
+    words, want = BAD[name]
+    assert main(["compare", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and re.search(want, error), error
+    assert not list(tmp_path.glob("comparisons/*/runs*"))
+
+
+# --- names of runs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_named_by_what_is_trained_and_by_nothing_else() -> None:
+    base = SUITES["pocket"]().base
+    name = config_hash(base)
+    for same in ("seed=5", "training.steps=7", "every.log=3", "hardware.threads=2", "name=other"):
+        assert config_hash(set_fields(same)(base)) == name, same
+    others = ("training.batch=16", "model.layers=3", "validation_rows=7", "objective.z_loss=1e-4", "rows.length=64")
+    assert len({name, *(config_hash(set_fields(other)(base)) for other in others)}) == len(others) + 1
+    written = json.dumps(chosen(base))
+    assert "z_loss" not in written  # as usual: a later setting with a default leaves old names alone

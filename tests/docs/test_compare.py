@@ -1,0 +1,26 @@
+"""docs/compare.md is real: its own part goes through a comparison by the command that the page has."""
+
+import csv
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+SMALL = (
+    "tokenizer=byte model.layers=1 model.width=16 model.heads=2 rows.length=32 training.batch=2 validation_rows=4 "
+    "budget.steps=4 seeds=1 hardware.dtype=float32"
+)
+
+
+def test_a_part_of_ones_own_is_compared_in_one_command(tmp_path: Path) -> None:
+    (source,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (command,) = re.findall(r"^heddle (compare .* --use .*)$", PAGE, re.MULTILINE)
+    (tmp_path / "max_norm.py").write_text(source)
+    words = [*shlex.split(command), *SMALL.split(), "--no-controls", "--processes", "1"]
+    run = subprocess.run([sys.executable, "-m", "heddle", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    rows = list(csv.DictReader((tmp_path / "comparisons/first/results.csv").read_text().splitlines()))
+    assert [(row["variant"], row["status"]) for row in rows] == [("base", "done"), ("norm:max_norm", "done")]
+    assert "max_norm()" in rows[1]["diff"] and float(rows[0]["params"]) > float(rows[1]["params"])
