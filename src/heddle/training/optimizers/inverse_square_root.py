@@ -1,4 +1,4 @@
-"""Schedules of the inverse square root: the learning rate of Vaswani et al. (2017), and that of T5 (Raffel et al. 2020)."""
+"""Schedules of the inverse square root: learning rates of Vaswani et al. (2017) and of T5 (Raffel et al. 2020)."""
 
 import math
 
