@@ -1,4 +1,4 @@
-"""Optimizers: AdamW (Loshchilov & Hutter 2019), Adafactor (Shazeer & Stern 2018), Muon (Jordan et al. 2024), SGD."""
+"""Optimizers: AdamW (Loshchilov & Hutter 2019), Adafactor, Muon (Jordan et al. 2024), SGD; learning-rate schedules."""
 
 import importlib.util
 import math
@@ -308,6 +308,9 @@ def global_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
 
+# --- learning-rate schedules ------------------------------------------------------------------------------------------
+
+
 class ScheduleConfig(Config, ABC):
     """A factor between 0 and 1 for every step."""
 
@@ -316,7 +319,7 @@ class ScheduleConfig(Config, ABC):
         """Return the factor for a step (0 is the first) of a run of `steps`."""
 
 
-def ramp(step: int, warmup: int) -> float:
+def _ramp(step: int, warmup: int) -> float:
     """Learning-rate warm-up: rise linearly to 1; never 0, so that the first step changes something."""
     return min(1.0, (step + 1) / (warmup + 1))
 
@@ -338,7 +341,7 @@ class CosineConfig(ScheduleConfig):
 
     def factor(self, step: int, steps: int) -> float:
         if step < self.warmup:
-            return ramp(step, self.warmup)
+            return _ramp(step, self.warmup)
         done = min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * done))
 
@@ -359,7 +362,7 @@ class StableDecayConfig(ScheduleConfig):
     def factor(self, step: int, steps: int) -> float:
         falling = max(1.0, self.decay * steps)
         down = min(1.0, (steps - step) / falling)
-        return ramp(step, self.warmup) * (self.floor + (1 - self.floor) * max(0.0, down))
+        return _ramp(step, self.warmup) * (self.floor + (1 - self.floor) * max(0.0, down))
 
 
 @part("constant")
@@ -372,4 +375,4 @@ class ConstantConfig(ScheduleConfig):
     warmup: Warmup = 0
 
     def factor(self, step: int, steps: int) -> float:
-        return ramp(step, self.warmup)
+        return _ramp(step, self.warmup)
