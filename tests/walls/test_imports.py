@@ -88,7 +88,8 @@ GROUPS = {
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
-        "evaluation": {"generation", "labelling", "metrics", "scoring"},
+        "few_shot": {"generation", "labelling"},
+        "evaluation": {"few_shot", "generation", "labelling", "metrics", "scoring"},
     },
     "comparison": {
         "statistics": set(),
