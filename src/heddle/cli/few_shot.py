@@ -1,6 +1,7 @@
 """Options of few-shot prompting, shared by classify, answer and evaluate, and files of examples."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
@@ -9,6 +10,7 @@ import typer
 from heddle.cli.labelled_input import TextInput, labelled_documents
 
 if TYPE_CHECKING:
+    from heddle.tasks.evaluation import EvaluationTask
     from heddle.tasks.few_shot import Example, FewShot, FewShotOptions
 
 Result = TypeVar("Result")
@@ -104,6 +106,51 @@ def answer_prompt(
     options["examples"] = () if examples is None else answer_examples(examples)
     options |= {} if max_tokens is None else {"max_tokens": max_tokens}
     return few_shot(options, (*options,))
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """The options of evaluate that prompt a model."""
+
+    labels: str | None
+    examples: Path | None
+    k: int | None
+    seed: int
+    calibrate: bool
+    template: str | None
+    instruction: str
+
+    def for_task(self, task: "EvaluationTask") -> "FewShot | None":
+        """Return how to prompt for a task; refuse what it has no use for."""
+        written = (self.template, self.instruction)
+        if task.few_shot == "labels":
+            return classify_prompt(self.examples, self.labels, self.k, self.seed, self.calibrate, written)
+        if task.few_shot == "answers":
+            self._refuse(f"for the task {task.name}", ("labels", "calibrate"))
+            return answer_prompt(self.examples, self.k, self.seed, written, None)
+        self._refuse(f"for the task {task.name}", tuple(self.plain()))
+        return None
+
+    def refuse(self, without: str) -> None:
+        """Refuse all of them."""
+        self._refuse(f"without {without}", tuple(self.plain()))
+
+    def plain(self) -> dict[str, object]:
+        """Return the options that are given, as plain data."""
+        given = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+        unset = {name: None for name in given} | {"seed": 0, "calibrate": False, "instruction": ""}
+        return {name: value for name, value in given.items() if value != unset[name]}
+
+    def record(self, prompting: "FewShot | None") -> dict[str, object]:
+        """Return how a model was prompted, as plain data, so that a result can be told from others."""
+        return {} if prompting is None else self.plain() | {"k": prompting.shots, "seed": self.seed}
+
+    def _refuse(self, where: str, names: tuple[str, ...]) -> None:
+        from heddle.core import UsageError
+
+        for name in names:
+            if name in self.plain():
+                raise UsageError(f"{'-k' if name == 'k' else '--' + name}: has no effect {where}")
 
 
 def _requested(k: int | None, seed: int, written: tuple[str | None, str]) -> list[str]:
