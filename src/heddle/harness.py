@@ -52,7 +52,7 @@ class HeddleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         best: bool = False,
     ) -> None:
         super().__init__()
-        self._lm = load(pretrained, device=device.partition(":")[0], dtype=dtype, best=best)
+        self._lm = load(pretrained, device=_device(device), dtype=dtype, best=best)
         self._model = self._lm.autoregressive_model
         if max_length is not None and not 1 <= max_length <= self._model.context:
             raise ConfigError("max_length", want=f"1 to the model's context of {self._model.context}", got=max_length)
@@ -166,6 +166,12 @@ class HeddleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
             made = generator.generate([requests[number] for number in batch], config, until)
             found |= {number: one.text for number, one in zip(batch, made, strict=True)}
         return [found[number] for number in range(len(texts))]
+
+
+def _device(name: str) -> str:
+    """Return a device; the harness's own default is a GPU, whether there is one or not."""
+    kind = name.partition(":")[0]
+    return "auto" if kind == "cuda" and not torch.cuda.is_available() else kind
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[list[int]]:

@@ -1,4 +1,4 @@
-"""lm-eval's model class `heddle` gives the numbers of its `hf` on the same weights; without lm-eval one line says so."""
+"""lm-eval's model class `heddle` gives the numbers of its `hf` on the same weights; without lm-eval a line says so."""
 
 import subprocess
 import sys
