@@ -12,6 +12,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,12 +113,12 @@ def apart(ours: Sequence[float], theirs: Sequence[float]) -> float:
 def compare(folder: Path, work: Path, tokens: int = 12) -> dict[str, Any]:
     """Compare both classes on one model."""
     from lm_eval import simple_evaluate
+    from lm_eval.api.registry import get_model
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    from heddle.harness import HeddleLM
-
-    ours = HeddleLM(pretrained=str(folder), device="cpu")
+    import_module("heddle.harness")  # registers its class; it can be imported where lm-eval is alone
+    ours = get_model("heddle")(pretrained=str(folder), device="cpu")
     # its cache takes two cuts of one text for one request, and gives both the first one's continuation
     theirs = HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=4, logits_cache=False)
     pairs = [(text[:cut].rstrip(), text[len(text[:cut].rstrip()) :]) for text in TEXTS for cut in (9, 20, 40)]

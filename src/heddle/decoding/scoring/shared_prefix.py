@@ -17,6 +17,7 @@ from heddle.nn.state import State
 
 BATCH = 1 << 11  # tokens read at once
 HELD = 1 << 30  # bytes of copies of a shared state that exist at once
+ON_GPU = 8  # times as many of both, where there is more memory and more to keep busy
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ def score_continuations(
     order = sorted(range(len(texts)), key=lambda i: (len(texts[i].prefix), max(map(len, texts[i].continuations))))
     with torch.inference_mode(), eval_mode(model):
         begun = _read_shared(model, texts, shared) if len(shared) else None
+        times = ON_GPU if device_of(model).type == "cuda" else 1
         while order:
-            batch = _next_batch(order, [_cost(texts[i], begun, len(shared)) for i in order])
+            batch = _next_batch(order, [_cost(texts[i], begun, len(shared)) for i in order], times)
             order = order[: -len(batch)]
             for i, logprobs in zip(batch, _score(model, [texts[i] for i in batch], begun), strict=True):
                 found[i] = logprobs
@@ -99,9 +101,9 @@ def _check_sight(model: AutoregressiveModel, sources: Sequence[Sequence[int] | N
         raise UsageError("want a language model that sees the past only")
 
 
-def _next_batch(order: list[int], sizes: list[int]) -> list[int]:
-    """Return the last of an order, as many as fit into a batch, one at least."""
-    left, count = BATCH, 0
+def _next_batch(order: list[int], sizes: list[int], times: int = 1) -> list[int]:
+    """Return the last of an order, as many as fit into a batch, or `times` as large a one, one at least."""
+    left, count = times * BATCH, 0
     while count < len(order) and (count == 0 or left >= sizes[-1 - count]):
         left -= sizes[-1 - count]
         count += 1
