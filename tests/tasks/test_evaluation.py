@@ -258,6 +258,8 @@ def test_surprisal_gains_where_it_matters_and_nothing_where_it_does_not() -> Non
     assert gains.mean() == pytest.approx(0.5 * math.log1p(explained / 0.1**2), rel=0.1)
     swapped = cross_validated_gains(words, np.roll(surprisal, 501))[counted]
     assert abs(swapped.mean()) < 0.01
+    few, noise = reading(80, 0.0)[0], np.random.default_rng(1).normal(size=(40, 80))
+    assert np.mean([cross_validated_gains(few, one).mean() for one in noise]) < -0.01  # noise fits what it is fitted to
     for roll, left in ((-1, 0.015), (1, 0.03)):  # the word before alone, or only as that word's spill-over
         shifted = cross_validated_gains(words, np.roll(surprisal, roll))[counted]
         total, rest = (0.1**2 + part * surprisal.var() for part in (0.03**2 + 0.015**2, left**2))
