@@ -184,7 +184,7 @@ def test_few_shot_tasks_grade_what_the_verbs_answer(
         "--task webquestions --data web.json --calibrate": "--calibrate: has no effect for the task webquestions",
         "--data few.csv -k 2": "-k: has no effect without --task",
         "--data few.csv --limit 0": "--limit: want at least 1, got 0",
-        "lm": "lm: want --table for a table over runs, or -m for the run to measure",
+        "lm": "unexpected argument: lm; runs are for --table",
         "--task naturalstories --data runs": "runs: want the folder of Natural Stories",
     }.items():
         assert main(["evaluate", *words.split()]) == 2 and want in capsys.readouterr().err

@@ -18,7 +18,7 @@ def show_table(names: Sequence[str], requested: bool, as_json: bool) -> int:
     from heddle.core import UsageError
 
     if not requested:
-        raise UsageError(f"{names[0]}: want --table for a table over runs, or -m for the run to measure")
+        raise UsageError(f"unexpected argument: {names[0]}; runs are for --table, and -m names the one to measure")
     records = [record for name, folder in _folders(names) for record in _latest(name, folder / EVALUATIONS)]
     if not records:
         raise UsageError("--table: no run has kept an evaluation; type: heddle evaluate -m RUN --task NAME --data FILE")
