@@ -18,8 +18,8 @@ from heddle.recipes import RECIPES
 from heddle.text.tokenizers import BpeTokenizer, CharacterTokenizer, Tokenizer
 
 RECURRENT = {"lstm", "lstm_characters", "awd_lstm", "awd_lstm_sgd", "translate_lstm", "translate_attention"}
-# the model of `finetune` is the one that it starts from, and nothing else has speedrun's shortcuts
-WITHOUT = {"finetune": "a model of others", "speedrun": "no family"}
+# `finetune`, `distill` and `dpo` have the model that they start from, and nothing else has speedrun's shortcuts
+WITHOUT = dict.fromkeys(("finetune", "distill", "dpo"), "a model of others") | {"speedrun": "no family"}
 TEXT = "Once upon a time, the cat's mat was 12 years old; nobody sat there (but the DOG).\n"
 NEW = 50
 

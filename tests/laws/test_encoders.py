@@ -14,7 +14,6 @@ from heddle.models.networks import Encoder, EncoderConfig, ModelConfig
 from heddle.nn.base import Context
 from heddle.nn.ends import (
     MaskedTokenOutputConfig,
-    MeanConfig,
     MultiLabelOutputConfig,
     NextSentenceOutputConfig,
     OutputConfig,
@@ -24,6 +23,7 @@ from heddle.nn.ends import (
     SpanOutputConfig,
     TokenClassOutputConfig,
 )
+from heddle.nn.ends.pooling import MeanConfig
 
 CASES = encoders()
 TEXTS = [case for case in CASES if case.config.vocab is not None]

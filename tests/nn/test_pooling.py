@@ -5,7 +5,8 @@ import torch
 
 from heddle.core import ConfigError
 from heddle.nn.base import Context
-from heddle.nn.ends import DenseFirstTokenConfig, FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
+from heddle.nn.ends import DenseFirstTokenConfig, FirstTokenConfig, LastTokenConfig, PoolingConfig
+from heddle.nn.ends.pooling import MeanConfig
 
 LENGTHS = torch.tensor([4, 2, 1])
 

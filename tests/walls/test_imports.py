@@ -75,6 +75,7 @@ GROUPS = {
         "normalize": set(),
     },
     "data": {"sources": set(), "shards": {"sources"}, "rows": {"shards"}},
+    "objectives": {"": set(), "frozen_models": {""}},
     "training": {
         "optimizers": set(),
         "loop": {"optimizers"},

@@ -187,6 +187,7 @@ class RunConfig(Config):
     stop: when to end before all steps are done: early stopping, time limit.
     hardware: device, dtype, threads and compilation.
     init: the model to start from (fine-tuning): a run, a Hugging Face folder or a GGUF file, with its tokenizer.
+    init_layers: layers of `init` to start from: how many, spread evenly, or their numbers from 0; None: all.
     adapters: adapters to train, such as LoRA; the other weights are then frozen.
     frozen: patterns of weights that are not trained, such as stack.0.*.
     unfrozen: patterns of weights to train although `adapters` or `frozen` freeze them.
@@ -212,6 +213,7 @@ class RunConfig(Config):
     stop: StopConfig = StopConfig()
     hardware: HardwareConfig = HardwareConfig()
     init: str | None = None
+    init_layers: Positive | tuple[Count, ...] | None = None
     adapters: AdapterConfig | None = None
     frozen: tuple[str, ...] = ()
     unfrozen: tuple[str, ...] = ()

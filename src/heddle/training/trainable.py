@@ -7,13 +7,22 @@ from torch import nn
 
 from heddle.core import ConfigError, diff, nearest
 from heddle.models.networks import Model, ModelConfig
-from heddle.models.surgery import add_adapters, merge_adapters, replace_output, resize_vocab, with_adapters, with_vocab
+from heddle.models.surgery import (
+    add_adapters,
+    choose_layers,
+    merge_adapters,
+    replace_output,
+    resize_vocab,
+    with_adapters,
+    with_layers,
+    with_vocab,
+)
 from heddle.training.run_config import RunConfig
 
 
 def initial_config(base: ModelConfig, config: RunConfig, vocab: int) -> ModelConfig:
-    """Return the model of a run that starts from another: with rows for its tokens, and with its adapters."""
-    full = base.expand()
+    """Return the model of a run that starts from another: its layers, rows for its tokens, and its adapters."""
+    full = base.expand() if config.init_layers is None else with_layers(base, config.init_layers)
     if full.vocab is not None and full.vocab < vocab:
         full = with_vocab(full, vocab)
     full = config.objective.model_for(full)
@@ -27,6 +36,8 @@ def initial_model(parent: Model, config: RunConfig) -> Model:
     """
     wanted = config.model.expand()
     model = parent if config.adapters is None else merge_adapters(parent)
+    if config.init_layers is not None:
+        model = choose_layers(model, config.init_layers)
     if wanted.vocab is not None:
         model = resize_vocab(model, wanted.vocab, config.seed)
     model = replace_output(model, config.objective.model_for(model.config), config.seed)

@@ -18,7 +18,8 @@ from heddle.models.networks import Encoder, EncoderConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import Context
-from heddle.nn.ends import EmbeddingOutputConfig, MeanConfig, ReplacedTokenOutputConfig, SpanOutputConfig
+from heddle.nn.ends import EmbeddingOutputConfig, ReplacedTokenOutputConfig, SpanOutputConfig
+from heddle.nn.ends.pooling import MeanConfig
 from heddle.nn.layers import ElementDropoutConfig
 
 VOCAB, LENGTH, SIDE = 61, 22, 20

@@ -34,6 +34,7 @@ from heddle.data.sources.documents import (
     absolute_path,
 )
 from heddle.data.sources.labels import LabelKind
+from heddle.data.sources.preferences import PreferenceSource, holds_preferences
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import CsvSource, JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -371,6 +372,8 @@ def source_for(path: str) -> SourceConfig:
     if not found:
         raise UsageError(f"{path}: an empty folder")
     reader = found.pop()
+    if reader is JsonlSource and holds_preferences(path):
+        return PreferenceSource(path=path)
     return ChatSource(path=path) if reader is JsonlSource and holds_chats(path) else reader(path=path)
 
 

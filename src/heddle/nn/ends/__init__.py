@@ -44,8 +44,8 @@ from heddle.nn.ends.pooling import (
     DenseFirstTokenConfig,
     FirstTokenConfig,
     LastTokenConfig,
-    MeanConfig,
     PoolingConfig,
     Vector,
 )
 from heddle.nn.ends.row_outputs import MultiLabelOutputConfig, RegressionOutputConfig
+from heddle.nn.ends.soft_targets import Prediction
