@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from heddle.models.presets import build, presets, register_preset
     from heddle.recipes import register_recipe
     from heddle.run import Run, train
+    from heddle.tasks.evaluation import EvaluationTask, register_task
     from heddle.tasks.generation import make_constraints as rules
 
 __version__ = "0.1.0"
 __all__ = [
     "LM",
+    "EvaluationTask",
     "HeddleError",
     "LookupDraft",
     "Run",
@@ -26,12 +28,14 @@ __all__ = [
     "presets",
     "register_preset",
     "register_recipe",
+    "register_task",
     "rules",
     "train",
     "use",
 ]
 
 _EXPORTS = {
+    "EvaluationTask": ("heddle.tasks.evaluation", "EvaluationTask"),
     "HeddleError": ("heddle.core", "HeddleError"),
     "LM": ("heddle.lm", "LM"),
     "LookupDraft": ("heddle.decoding.speculative", "LookupDraft"),
@@ -42,6 +46,7 @@ _EXPORTS = {
     "presets": ("heddle.models.presets", "presets"),
     "register_preset": ("heddle.models.presets", "register_preset"),
     "register_recipe": ("heddle.recipes", "register_recipe"),
+    "register_task": ("heddle.tasks.evaluation", "register_task"),
     "rules": ("heddle.tasks.generation", "make_constraints"),
     "train": ("heddle.run", "train"),
     "use": ("heddle.core.user_code", "use"),

@@ -19,7 +19,6 @@ from heddle.decoding.generation import GenerationConfig, generate
 from heddle.decoding.runtime import check_prompt, check_source, eval_mode, pad_rows
 from heddle.decoding.scoring import check_encoder_input, length_batches
 from heddle.decoding.speculative import Draft, ModelDraft
-from heddle.encoder_tasks import EncoderTasks
 from heddle.models import count_parameters
 from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.models.surgery import merge_adapters
@@ -36,6 +35,7 @@ from heddle.tasks.scoring import (
     with_special_tokens,
 )
 from heddle.text.tokenizers import SpecialTokens, Tokenizer
+from heddle.text_tasks import TextTasks
 
 TOKENIZERS = "tokenizer.json, vocab.json with merges.txt, vocab.txt, a SentencePiece model"
 Texts = TypeVar("Texts", str, list[str])  # one in, one out; a list in, a list out
@@ -61,7 +61,7 @@ class Origin:
         return self.kind if self.path is None else f"{self.path}, {self.kind}"
 
 
-class LM(EncoderTasks):
+class LM(TextTasks):
     """A model ready for use: `lm.generate("Once")`, `lm.score(["a b"])`, `lm.logits([[1, 2]])`.
 
     With an encoder-decoder, `generate` takes sources and returns targets.

@@ -67,7 +67,7 @@ def test_help_shows_type_default_sentence_and_kinds() -> None:
     (line, about, *_) = explain("stop.patience")
     assert line == "stop.patience  (integer or null) = null" and "Early stopping" in about
     shown = "\n".join(explain("training"))
-    for words in ("steps  (integer) = 1000", "kinds: adamw, sgd, muon", "spike  (number) = 20.0"):
+    for words in ("steps  (integer) = 1000", "kinds: adamw, adafactor, sgd, muon", "spike  (number) = 20.0"):
         assert words in shown
     shown = "\n".join(explain("training.optimizer"))
     assert "muon" in shown and "orthogonalized momentum" in shown

@@ -54,6 +54,7 @@ TRAIN = {
     "answer data=array.json": "array.json:1: want a JSON object, found '1'",
     "similarity data=numbers.csv": "numbers.csv:2: want a number in column 'score', found 'high'",
     "similarity data=classes.csv": "classes.csv: which column holds the pair? It has text, label",
+    "summarize data=columns.csv": "columns.csv: which column holds the target? It has text, stars, when",
     "embed data=corpus.txt training.micro_batch=8": "training.micro_batch: want null on one process, because",
     "embed data=corpus.txt model.dropout=0": "model.dropout: want above 0, because two passes must differ, got 0.0",
 }
@@ -76,6 +77,10 @@ VERBS = {f"train {words} {SMALL}": want for words, want in TRAIN.items()} | {
     "answer two.txt -q who? -m tagger": "want an encoder with an output of the kind span; it has: token_class",
     "answer empty.txt -q who? -m reader": "empty.txt: want a text that may answer the question, found none",
     "answer two.txt -q '' -m reader": "--question: want a question, got ''",
+    "summarize nosuch.txt": "nosuch.txt: no such file",
+    "summarize two.txt -m run": "summarize: want an encoder-decoder, trained on pairs; this model is a language model",
+    "summarize empty.txt --whole -m run": "empty.txt: want a text to summarize, found none",
+    "summarize two.txt --batch 0": "--batch: want at least 1, got 0",
     "embed nosuch.txt -m classifier": "nosuch.txt: no such file",
     "embed folder -m classifier": "folder: want a file, found a folder",
     "embed two.txt -m nosuch": "no run is called 'nosuch'",

@@ -187,7 +187,10 @@ max_tokens min_tokens samples seconds max_length_ratio logprobs chunk cache comp
 typical seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
 """
 OPTION_NAMES = _OPTIONS.split()
-_NAMES = "HeddleError LM LookupDraft Run build compare load presets register_preset register_recipe rules train use"
+_NAMES = """
+EvaluationTask HeddleError LM LookupDraft Run build compare load presets register_preset register_recipe register_task
+rules train use
+"""
 PUBLIC_NAMES = _NAMES.split()
 CHANGED: dict[str, dict[str, Any]] = {
     "configs": {
@@ -241,7 +244,14 @@ ADDED["configs"] += [
     *("objective/span", *(f"objective/span.{key}" for key in ("dropout", "labels", "longest", "output"))),
     *("outputs/multi_label*", "outputs/regression*"),
 ]
-ADDED["recipes"] += [f"{recipe}: *" for recipe in ("classify", "tag", "answer", "similarity", "embed")]
-ADDED["public"] += ["LM.tokenizer gives pair*", *(f"LM.{task}*" for task in ("answer", "classify", "fill", "tag"))]
-for _verb in ("answer", "classify", "embed", "fill", "tag"):
+ADDED["configs"] += ["objective/sequence.prefix"]
+ADDED["recipes"] += [f"{recipe}: *" for recipe in ("classify", "tag", "answer", "similarity", "embed", "summarize")]
+ADDED["recipes"] += [f"{recipe}: objective.prefix" for recipe in TRANSLATION]
+ADDED["public"] += [
+    "LM.tokenizer gives pair*",
+    *(f"LM.{task}*" for task in ("answer", "classify", "fill", "summarize", "tag")),
+]
+ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.EvaluationTask", "heddle.register_task"]
+ADDED["options"] += ["evaluate --task"]
+for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]

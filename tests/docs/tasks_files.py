@@ -56,6 +56,14 @@ def questions(draw: random.Random, sentences: list[list[tuple[str, str]]]) -> st
     return json.dumps({"data": [{"title": f"trip {n}", "paragraphs": [one]} for n, one in enumerate(asked)]})
 
 
+def story(draw: random.Random, words: list[tuple[str, str]]) -> tuple[str, str]:
+    """Return a story with a trip in it, and its summary."""
+    who = " ".join(word for word, tag in words if tag.endswith("PER"))
+    end = [word for word, tag in words if tag == "B-LOC"][1]
+    line, (before, after) = " ".join(word for word, _ in words), [review(draw)[0] for _ in range(2)]
+    return f"{before} {line} {after}", f"{who} went to {end}."
+
+
 def write_files(folder: Path) -> None:
     """Write all files of the page."""
     draw = random.Random(0)
@@ -63,6 +71,7 @@ def write_files(folder: Path) -> None:
     lines = [" ".join(word for word, _ in words) for words in trips]
     pairs = [(draw.choice(lines), draw.choice(lines)) for _ in range(200)]
     scored = [(a, b, str(len(set(a.split()) & set(b.split())))) for a, b in pairs]
+    stories = [story(draw, words) for words in trips]
     made = {
         "reviews.csv": table(reviews[:800], "text", "label"),
         "test.csv": table(reviews[800:], "text", "label"),
@@ -73,6 +82,10 @@ def write_files(folder: Path) -> None:
         "story.txt": " ".join(lines[:3]),
         "questions.json": questions(draw, trips[:100]),
         "likeness.csv": table(scored, "text", "pair", "score"),
+        "stories.csv": table(stories[:400], "text", "summary"),
+        "test_stories.csv": table(stories[400:430], "text", "summary"),
+        "long.txt": " ".join(text for text, _ in stories[400:440]),
+        "pairs.jsonl": json.dumps({"sentence_good": "Ann flew .", "sentence_bad": "Ann flewed .", "UID": "x"}) + "\n",
         "masks.txt": "Ann flew from [MASK] to Oslo .\n",
     }
     for name, text in made.items():

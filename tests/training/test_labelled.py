@@ -1,5 +1,6 @@
 """Training on labelled texts: every objective learns, resumes in the same bits, starts from a model, and is graded."""
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -12,7 +13,7 @@ from reliability.harness import differences, metrics, tiny, trainer_for, write_t
 from heddle.core import ConfigError, DataError, override, replace
 from heddle.data.rows import ExampleRows
 from heddle.data.shards import ClassSet
-from heddle.data.sources import CorpusConfig, HashSplit, corpus_for
+from heddle.data.sources import CorpusConfig, HashSplit, ParallelSource, corpus_for
 from heddle.models.presets import PresetConfig
 from heddle.nn.adapters import LoraConfig
 from heddle.objectives import (
@@ -25,6 +26,7 @@ from heddle.objectives import (
     TagConfig,
 )
 from heddle.training import RunConfig
+from heddle.training.callbacks import Validate
 from heddle.training.loop import Trainer
 
 ENCODER = PresetConfig(
@@ -178,6 +180,30 @@ def test_what_does_not_fit_is_refused(kind: str, changes: dict[str, Any], line: 
         config = replace(config, model=PresetConfig(name=model, layers=1, width=32, heads=2))
     with pytest.raises((ConfigError, DataError), match=line):
         trainer_for(config, tmp_path / "run")
+
+
+def test_pairs_are_no_examples(tmp_path: Path) -> None:
+    config = run(tmp_path, "contrastive")
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("".join(f"{side} {number}\n" for number in range(60)))
+    source = ParallelSource(source=str(tmp_path / "source"), target=str(tmp_path / "target"))
+    with pytest.raises(ConfigError, match=r"because rows.kind is examples, got 'pairs'"):
+        trainer_for(replace(config, data=replace(config.data, sources=(source,))), tmp_path / "run")
+
+
+def test_rows_after_the_validated_ones_are_graded_at_their_own_places(tmp_path: Path) -> None:
+    trainer = trainer_for(run(tmp_path, "classify", validation_rows=3), tmp_path / "run")
+    validate = next(one for one in trainer.callbacks if isinstance(one, Validate))
+    first, after = validate.held_out, validate.held_out.following()
+    assert after is not None and after.rows > 0
+    both = dataclasses.replace(first, most=first.rows + after.rows)
+    right = []
+    for part in (first, after, both):
+        found = validate.measure(trainer, part)
+        assert found is not None
+        texts = sum(part.plan.row(row).weights.any() for row in range(part.first, part.end))  # others fill a batch up
+        right.append(found.metrics["accuracy"] * texts)
+    assert right[0] + right[1] == pytest.approx(right[2])
 
 
 def test_balanced_weights_have_the_mean_1() -> None:

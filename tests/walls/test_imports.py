@@ -89,6 +89,7 @@ GROUPS = {
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
+        "evaluation": {"generation", "labelling", "metrics", "scoring"},
     },
     "comparison": {
         "statistics": set(),

@@ -80,7 +80,7 @@ FILES = (
 ALLOWED = {
     "core/metrics/entities.py: recall": "the share of entities that are found, beside precision",
     "nn/layers/dropout.py: rate": "a dropout rate",
-    "training/optimizers/schedules.py: decay": "the share of steps in which a schedule decays (WSD)",
+    "training/optimizers/optimizers.py: decay": "the share of steps in which a schedule decays (WSD)",
     "training/optimizers/weight_averaging.py: decay": "the decay of a moving average",
     "tasks/correcting/corrector.py: odds": "a ratio of two probabilities, and a key of the JSON output",
     "tasks/correcting/suggestions.py: rate": "the share of misspelt words, an error rate",

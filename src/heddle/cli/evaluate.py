@@ -1,6 +1,7 @@
-"""heddle evaluate: loss, perplexity and bits per byte on held-out text."""
+"""heddle evaluate: loss, perplexity and bits per byte on held-out text, or the metrics of a task."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,13 +16,20 @@ if TYPE_CHECKING:
     from heddle.data.shards import Shards
     from heddle.data.sources import CorpusConfig, Document, DocumentCounter, EncodedDocument
     from heddle.lm import LM
+    from heddle.tasks.evaluation import EvaluationTask
     from heddle.tasks.scoring import Evaluation
+
+EVALUATIONS = "evaluations.jsonl"  # in the folder of a run
 
 
 def evaluate(  # noqa: PLR0913 - the options are the contract
     model: Model = None,
     data: Annotated[
         str | None, typer.Option(help="A text or prepared data. Default: the held-out data of the run.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="A task to grade on --data: classify, tag, answer, summarize, blimp, or your own (--use)."),
     ] = None,
     window: Annotated[int | None, typer.Option(help="Sliding window in tokens. Default: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Stride of the window in tokens. Default: half a window.")] = None,
@@ -33,14 +41,18 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     best: Best = False,
     json_: Json = False,
 ) -> int:
-    """Measure loss, perplexity and bits per byte on held-out text.
+    """Measure loss, perplexity and bits per byte on held-out text, or with --task the metrics of a task.
 
-    Documents that cannot be read are reported on standard error and left out; the exit code is then 1.
+    Documents that cannot be read are reported on standard error and left out; the exit code is then 1. Metrics of a
+    task have 95 % intervals by bootstrap, and a run keeps them in evaluations.jsonl.
     """
     from heddle.data.sources import DocumentCounter
     from heddle.tasks.scoring import evaluate as measure
     from heddle.tasks.scoring import evaluate_chats
 
+    if task is not None:
+        chosen = _check_task(task, data, {"window": window, "stride": stride, "carry": carry or None})
+        return _grade(chosen, open_model(model, device, weights, best), str(data), json_)
     lm, counter = open_model(model, device, weights, best), DocumentCounter()
     corpus = _corpus(lm, data)
     kept = None if corpus is None or data is not None else _kept(lm, corpus)
@@ -55,6 +67,48 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     else:
         _show(found)
     return _report_skipped(counter, own=data is None)
+
+
+def _check_task(task: str, data: str | None, given: dict[str, object]) -> "EvaluationTask":
+    """Return a task by its name; refuse what it cannot use, before a model is loaded."""
+    from heddle.core import ConfigError, UsageError
+    from heddle.tasks.evaluation import task_named
+
+    chosen = task_named(task)
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"--{name} has no effect with --task")
+    if data is None:
+        raise ConfigError("data", want=f"a file for the task {task}", got=None)
+    if not Path(data).exists():
+        raise UsageError(f"{data}: no such file")
+    return chosen
+
+
+def _grade(task: "EvaluationTask", lm: "LM", data: str, as_json: bool) -> int:
+    """Grade a model on a task; show the metrics and keep them with the run."""
+    from heddle.tasks.evaluation import GradedModel, run_task
+
+    found = run_task(task, GradedModel(lm.model, lm.tokenizer, lm.origin.settings), data)
+    if as_json:
+        write(json.dumps(found.plain()))
+    else:
+        for name, value in found.metrics.items():
+            low, high = found.intervals[name]
+            print_message(f"{name:<16} {value:.4f}  [{low:.4f}, {high:.4f}]")
+        print_message(f"{'graded on':<16} {found.examples:,} examples of {data}")
+    _keep(lm, {**found.plain(), "data": str(Path(data).absolute())})
+    return 0
+
+
+def _keep(lm: "LM", record: dict[str, object]) -> None:
+    """Append a record to the evaluations of a run."""
+    folder = lm.origin.path
+    if folder is None or not lm.origin.is_heddle or not (folder / "config.json").is_file():
+        return
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # never through a link
+    with os.fdopen(os.open(folder / EVALUATIONS, flags, 0o644), "w", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
 
 
 def _show(found: "Evaluation") -> None:

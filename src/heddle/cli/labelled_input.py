@@ -110,17 +110,9 @@ def labelled_documents(file: str, wanted: "LabelKind") -> "Iterator[Document]":
 
 
 def _every(source: "SourceConfig", file: str) -> "Iterator[Document]":
-    from heddle.core import DataError
-    from heddle.data.sources import DocumentCounter
+    from heddle.tasks.evaluation import read_documents
 
-    counter = DocumentCounter()
-    for document in source.documents(counter):
-        counter.keep()
-        yield document
-    if not counter.seen:
-        raise DataError(f"{file}: want one row or more, found none")
-    if counter.skipped.total():
-        raise DataError(f"{file}: want every row to have a text that can be read: {counter}")
+    return read_documents(source, file)
 
 
 def run_batches(
@@ -160,6 +152,12 @@ def _batches(inputs: Iterator[TextInput], most: int) -> Iterator[list[TextInput]
 def write_record(record: dict[str, Any]) -> None:
     """Write a JSON line."""
     write(json.dumps(record, ensure_ascii=False))
+
+
+def table_texts(file: str) -> dict[int, str]:
+    """Return the targets of a table or of JSON lines, such as summaries, by line."""
+    documents = _every(table_source(file, ("target",)), file)
+    return {number: one.target or "" for number, one in enumerate(documents, 1)}
 
 
 # --- references -------------------------------------------------------------------------------------------------------

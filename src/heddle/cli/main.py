@@ -30,6 +30,7 @@ from heddle.cli.plot import plot
 from heddle.cli.rescore import rescore
 from heddle.cli.score import score
 from heddle.cli.show import show
+from heddle.cli.summarize import summarize
 from heddle.cli.tag import tag
 from heddle.cli.terminal import note, print_message, show_everything
 from heddle.cli.tokenizer import tokenizer
@@ -92,6 +93,7 @@ app.command("rescore")(rescore)
 app.command("correct")(correct)
 app.command("evaluate")(evaluate)
 app.command("translate")(translate)
+app.command("summarize")(summarize)
 app.command("classify")(classify)
 app.command("tag")(tag)
 app.command("answer")(answer)

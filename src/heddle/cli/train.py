@@ -41,8 +41,8 @@ def _ending(done: TrainedRun) -> str:
         return f"{done.folder} is done: {done.step} steps; give training.steps=N for more"
     if done.stopped is not None:
         return f"stopped at step {done.step}: {done.stopped}; resume with: heddle train {done.folder}"
-    if done.config.objective.verb is not None:
-        return f"done: {done.step} steps. Try: heddle {done.config.objective.verb} FILE -m {done.folder}"
+    if (command := done.config.objective.command()) is not None:
+        return f"done: {done.step} steps. Try: heddle {command} FILE -m {done.folder}"
     verb = "translate -" if done.config.rows.paired else "chat" if done.config.data.chats else GENERATE
     more = f" Try: heddle {verb} -m {done.folder}" if isinstance(done.model, AutoregressiveModel) else ""
     return f"done: {done.step} steps.{more}"

@@ -134,6 +134,14 @@ class ObjectiveConfig(Config, ABC):
         """Return the most tokens of either side that the model is shown of a row of this length."""
         return max(self.side_lengths(length))
 
+    def command(self) -> str | None:
+        """Return the command that uses a model trained so, where it is not one that generates."""
+        return self.verb
+
+    def source_prefix(self, own: str) -> str:
+        """Return the text before each source, which may be the one that a model has of its `own` for summaries."""
+        return ""
+
     def missing_control_tokens(self, special: Mapping[str, int]) -> tuple[str, ...]:
         """Return the control tokens that a tokenizer with these lacks."""
         return tuple(name for name in self.control_tokens if name not in special)
@@ -289,11 +297,19 @@ class SequenceConfig(TokenObjective):
     smoothing: label smoothing: share of each target's probability that is spread over all tokens.
     z_loss: coefficient of the square of the softmax's log-normalizer, which keeps logits small; 0: none.
     sampling: scheduled sampling: how often the model reads its own predictions in training.
+    prefix: text before each source, which the run's tokenizer keeps; `auto`: T5's for summaries, if `init` has one.
     """
 
     smoothing: Share = 0.0
     z_loss: Coefficient = 0.0
     sampling: SamplingConfig = TeacherForcingConfig()
+    prefix: str = ""
+
+    def command(self) -> str | None:
+        return "summarize" if self.prefix == "auto" else self.verb
+
+    def source_prefix(self, own: str) -> str:
+        return own if self.prefix == "auto" else self.prefix
 
     def scheduled_value(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)

@@ -8,7 +8,7 @@ from heddle.recipes.frozen_models import distill, dpo
 from heddle.recipes.labelled import answer, classify, embed, similarity, tag
 from heddle.recipes.language_models import characters, first, gpt2, lstm, lstm_characters, speedrun
 from heddle.recipes.pretraining import bart, bert, electra, t5
-from heddle.recipes.translation import translate, translate_attention, translate_lstm
+from heddle.recipes.translation import summarize, translate, translate_attention, translate_lstm
 from heddle.recipes.word_language_models import awd_lstm, awd_lstm_sgd
 from heddle.training import RunConfig
 
@@ -31,6 +31,7 @@ RECIPES = {
     "translate": translate,
     "translate_attention": translate_attention,
     "translate_lstm": translate_lstm,
+    "summarize": summarize,
     "classify": classify,
     "tag": tag,
     "answer": answer,

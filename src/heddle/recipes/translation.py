@@ -1,8 +1,8 @@
-"""Translation: a small Transformer and recurrent baselines, for some ten thousand pairs of short sentences."""
+"""Text to text: translation by a small Transformer and recurrent baselines, and summaries, from pairs of texts."""
 
 from heddle.core import replace
 from heddle.data.rows import PairRows
-from heddle.data.sources import CorpusConfig, FileSplit, ParallelSource
+from heddle.data.sources import CorpusConfig, CsvSource, FileSplit, ParallelSource
 from heddle.models.presets import PresetConfig
 from heddle.objectives import SequenceConfig
 from heddle.text.tokenizers import BpeTokenizer
@@ -44,3 +44,17 @@ def translate_attention() -> RunConfig:
     """Bidirectional LSTM encoder and LSTM decoder with attention, on the pairs of `translate`."""
     model = PresetConfig(name="seq2seq_attention", layers=2, width=512, dropout=0.2)
     return replace(translate(), name="translate_attention", model=model)
+
+
+def summarize() -> RunConfig:
+    """A small Transformer learns to summarize, from the columns text and summary of train.csv; init=MODEL: BART, T5."""
+    return replace(
+        translate(),
+        name="summarize",
+        model=PresetConfig(name="transformer_pre_norm", layers=2, width=128, heads=4, hidden=512, dropout=0.1),
+        tokenizer=BpeTokenizer(),
+        data=CorpusConfig(sources=(CsvSource(path="train.csv", target="summary"),)),
+        rows=PairRows(length=128, source_length=512, batch=32),
+        objective=SequenceConfig(smoothing=0.1, prefix="auto"),
+        training=replace(translate().training, steps=1000, batch=32, schedule=CosineConfig(warmup=100, floor=0.0)),
+    )

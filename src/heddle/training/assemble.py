@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from heddle.checkpoints import Source, open_tokenizer
+from heddle.checkpoints import Source, open_tokenizer, summary_prefix
 from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_of
 from heddle.core import ConfigError, DamageError, DataError, UsageError, replace
 from heddle.core.system import choose_hardware, read_text, write_text
@@ -68,6 +68,8 @@ def find_tokenizer(config: RunConfig, folder: Path, init: Source | None, found: 
             tokenizer = with_control_tokens(config).train(texts)
         except ConfigError as error:
             raise error.with_prefix("tokenizer") from None
+    if prefix := config.objective.source_prefix("" if init is None else summary_prefix(init.settings())):
+        tokenizer = tokenizer.with_source_prefix(prefix)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     return tokenizer

@@ -30,7 +30,7 @@ class TrainingConfig(Config):
     steps: how many optimizer steps to take.
     batch: rows in a step (batch size), over all micro-batches and processes.
     micro_batch: rows at once on one process; fewer than its share: gradient accumulation; None: all of its share.
-    optimizer: how gradients change the weights: AdamW, SGD or Muon.
+    optimizer: how gradients change the weights: AdamW, Adafactor, SGD or Muon.
     schedule: how the learning rate changes over the steps: warm-up and decay.
     clip: gradient clipping: the largest norm of the gradient; null: none.
     average: weight averaging, such as EMA: the averaged weights are validated and used; null: none.
@@ -222,6 +222,7 @@ class RunConfig(Config):
     use: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:
             raise ConfigError("name", want="a plain folder name", got=self.name)
         if self.format != CONFIG_FORMAT:

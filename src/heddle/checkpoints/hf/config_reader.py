@@ -28,7 +28,7 @@ IGNORED_KEYS = frozenset(
 
 # Upper bounds: a config must not cost time or memory before the weights agree with it.
 MAX_INTEGER = (1 << 31) - 1
-DEEPEST, WIDEST_TABLE = 2048, 1 << 20
+DEEPEST, WIDEST_TABLE = 2048, 1 << 18
 MAX_VALUES = {
     **dict.fromkeys(
         (

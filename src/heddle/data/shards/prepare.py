@@ -321,9 +321,12 @@ class _Writers:
         self.counts[side] += 1
 
     def _check_alike(self, document: Document) -> None:
-        """Refuse labelled texts of which only some have a label, or a second text."""
+        """Refuse pairs as examples, and labelled texts of which only some have a label, or a second text."""
         if self._labels is None:
             return
+        if document.target is not None:
+            want = "texts, or texts with labels, because rows.kind is examples"
+            raise ConfigError("sources", want=want, got=_form(document))
         if (document.pair is not None) != self.second:
             want = "a second text, as the first one has" if self.second else "one text, as the first one is"
             raise DataError(f"{document.origin}: want {want}")

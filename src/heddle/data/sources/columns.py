@@ -29,13 +29,16 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         "question",
         "review",
         "source",
+        "document",
+        "article",
+        "dialogue",
     ),
     "pair": ("pair", "sentence2", "sentence_b", "text2", "text_b", "hypothesis", "question2"),
     "label": ("label", "labels", "class", "category", "gold_label", "sentiment", "intent", "topic"),
     "score": ("score", "similarity", "similarity_score", "relatedness_score"),
     "tags": ("tags", "ner_tags", "labels", "ner"),
     "words": ("tokens", "words", "text"),
-    "target": ("target", "translation", "summary", "reply"),
+    "target": ("target", "summary", "translation", "reply", "highlights"),
 }
 # What an objective wants: the roles that it needs, and those that it also uses where there are some.
 ROLES: Mapping[LabelKind, tuple[tuple[str, ...], tuple[str, ...]]] = {

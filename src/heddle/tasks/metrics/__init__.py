@@ -1,4 +1,4 @@
-"""Metrics: word error rate, BLEU, chrF, and utilities for minimum Bayes risk."""
+"""Metrics: word error rate, BLEU, chrF, ROUGE, and utilities for minimum Bayes risk."""
 
 from heddle.tasks.metrics.corpus_metrics import (
     Bleu,
@@ -8,4 +8,5 @@ from heddle.tasks.metrics.corpus_metrics import (
     edit_distance,
     metric_named,
 )
+from heddle.tasks.metrics.rouge import rouge, rouge_each, rouge_scorer, rouge_signature
 from heddle.tasks.metrics.similarity import Similarity, chrf, sacrebleu_for, similarity_named

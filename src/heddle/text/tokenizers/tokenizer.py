@@ -185,6 +185,13 @@ class Tokenizer:
             tokens = replace(tokens, mask=pipelines[0].token_to_id(MASK))
         return Tokenizer(pipelines[0], tokens, *pipelines[1:])
 
+    def with_source_prefix(self, text: str) -> "Tokenizer":
+        """Return the tokenizer that puts a text before each source, as T5 has one for each task."""
+        before = (*self.special_tokens.source.before, *self.encode(text.strip()))
+        tokens = replace(self.special_tokens, source=replace(self.special_tokens.source, before=before))
+        target = [] if self.for_target is self else [self.for_target._pipeline]
+        return Tokenizer(self._pipeline, tokens, *target)
+
     def save(self, path: Path) -> None:
         """Save the tokenizer in the library's format, with a config of its special tokens if it was imported."""
         write_json(path, self.to_json())

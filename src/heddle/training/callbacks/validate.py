@@ -76,7 +76,8 @@ class HeldOutRows:
                     states[lane] = loss.carried
                 sums[number] = torch.stack((loss.total.double(), here.weights.sum().double()))
                 if loss.predictions is not None:
-                    predictions[rows.start : rows.stop, : loss.predictions.shape[1]] = loss.predictions
+                    at = rows.start - self.first
+                    predictions[at : at + len(rows), : loss.predictions.shape[1]] = loss.predictions
         finally:
             model.train(was_training)
         total, tokens = processes.all_reduce(sums).sum(0).tolist()  # each group has one process; the others add 0
@@ -90,7 +91,7 @@ class HeldOutRows:
         """Return the metrics of what was predicted for all rows, by whichever process."""
         if not predictions.shape[1]:
             return {}
-        every = [range(first, min(first + self.batch, self.rows)) for first in range(0, self.rows, self.batch)]
+        every = [range(first, min(first + self.batch, self.end)) for first in range(self.first, self.end, self.batch)]
         batches = [collate([self.plan.row(row) for row in rows], rows) for rows in every]
         return objective.metrics(predictions.float().cpu().numpy(), batches)
 

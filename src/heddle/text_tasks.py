@@ -1,11 +1,13 @@
-"""What an LM does with an encoder: classify texts, tag words, answer questions, fill in masks."""
+"""Tasks of an LM: classify texts, tag words, answer questions and fill in masks by an encoder; write summaries."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 from heddle.arguments import as_texts, one_or_more
+from heddle.decoding import GenerationOptions
 from heddle.models.networks import Model
+from heddle.tasks.generation import summarizer
 from heddle.tasks.labelling import (
     Answer,
     Answerer,
@@ -18,16 +20,20 @@ from heddle.tasks.labelling import (
 )
 from heddle.text.tokenizers import Tokenizer
 
+if TYPE_CHECKING:
+    from heddle.lm import Origin
+
 Filled = list[FilledToken] | list[list[FilledToken]]  # for the only mask of a text, or for each of several
 
 
-class EncoderTasks(ABC):
-    """Tasks of an encoder with its tokenizer: a text in, one result out; a list in, a list out.
+class TextTasks(ABC):
+    """Tasks of a model with its tokenizer: a text in, one result out; a list in, a list out.
 
     Texts that are longer than the model's context are read in windows that overlap.
     """
 
     model: Model
+    origin: "Origin"
 
     @property
     @abstractmethod
@@ -74,6 +80,21 @@ class EncoderTasks(ABC):
         """
         given, alone = one_or_more("answer", question)
         found = Answerer.of(self.model, self.tokenizer, must).run(given, one_or_more("context", context)[0])
+        return found[0] if alone else found
+
+    @overload
+    def summarize(self, texts: str, **options: Unpack[GenerationOptions]) -> str: ...
+    @overload
+    def summarize(self, texts: list[str], **options: Unpack[GenerationOptions]) -> list[str]: ...
+    def summarize(self, texts: str | Sequence[str], **options: Unpack[GenerationOptions]) -> str | list[str]:
+        """Return the summary of a text, or of each of a list, by an encoder-decoder such as T5 or BART.
+
+        An imported model has settings for it (T5's prefix, beams, lengths), before which options come that are given. A
+        text that is longer than the model's context is read in windows, whose summaries are joined.
+        """
+        given, alone = one_or_more("summarize", texts)
+        task = summarizer(self.model, self.tokenizer, self.origin.settings, options)
+        found = [one.text for one in task.run(given)]
         return found[0] if alone else found
 
     @overload

@@ -1,0 +1,14 @@
+"""Evaluation: tasks that a model is graded on by name, the library's and the user's own, with bootstrap intervals."""
+
+from heddle.tasks.evaluation.labelled import AnswerTask, ClassifyTask, SummarizeTask, TagTask, read_documents
+from heddle.tasks.evaluation.minimal_pairs import BlimpTask, MinimalPair
+from heddle.tasks.evaluation.registry import (
+    TASKS,
+    EvaluationTask,
+    GradedModel,
+    TaskResult,
+    bootstrap_intervals,
+    register_task,
+    run_task,
+    task_named,
+)

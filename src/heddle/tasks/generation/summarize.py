@@ -1,0 +1,108 @@
+"""Summarization with an encoder-decoder: the settings of imported models (T5's prefix), windows of long texts, ROUGE.
+
+A text that is longer than the model's context is summarized in windows that overlap (as in Zhang et al. 2022, each part
+by itself); of their summaries, sentences that an earlier window has written already are left out.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from heddle.checkpoints import summarization_settings, summary_prefix
+from heddle.core import UsageError
+from heddle.data.shards import text_windows
+from heddle.decoding import GenerationOptions, generation_config
+from heddle.models.networks import EncoderDecoder, Model, require
+from heddle.tasks.generation.translate import Translator
+from heddle.text.tokenizers import Tokenizer
+
+OVERLAP = 0.125  # share of a window that the next one repeats
+SENTENCE = re.compile(r"(?<=[.!?])\s+")
+DEFAULTS: Mapping[str, Any] = {"beams": 4, "length_penalty": 1.0, "max_tokens": 128}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The summary of a text, and in how many windows the text was read."""
+
+    text: str
+    windows: int = 1
+
+
+@dataclass(frozen=True)
+class SummarySettings:
+    """What an imported model was published with: the text before each source, and how it generates summaries."""
+
+    prefix: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], start: int) -> "SummarySettings":
+        """Return those in the settings of a model; a run has none, as its tokenizer has the prefix.
+
+        Their lengths count the `start` tokens that begin a target, which ours do not.
+        """
+        found = summarization_settings(settings)
+        names = {"num_beams": "beams", "length_penalty": "length_penalty"}
+        options = {own: found[name] for name, own in names.items() if isinstance(found.get(name), int | float)}
+        sizes = {"max_length": "max_tokens", "min_length": "min_tokens"}
+        options |= {own: max(0, found[name] - start) for name, own in sizes.items() if isinstance(found.get(name), int)}
+        return cls(summary_prefix(settings), options)
+
+
+@dataclass(frozen=True)
+class Summarizer:
+    """A translator from texts to summaries, and the text that comes before each source."""
+
+    translator: Translator
+    prefix: str = ""
+
+    def run(self, texts: Sequence[str]) -> list[Summary]:
+        """Return the summary of each text; a blank one has an empty summary."""
+        windows = [self.windows(text) for text in texts]
+        found = iter(self.translator.translate([ids for one in windows for ids in one]))
+        return [Summary(merged([next(found).text for _ in one]), len(one)) for one in windows]
+
+    def windows(self, text: str) -> list[list[int]]:
+        """Return the sources of a text: one, or several that overlap where it is longer than the model's context."""
+        if not text.strip():
+            return []
+        tokenizer, model = self.translator.tokenizer, self.translator.model
+        template = tokenizer.special_tokens.source
+        before = [*template.before, *(tokenizer.encode(self.prefix.strip()) if self.prefix else ())]
+        whole = tokenizer.source(self.prefix + text)
+        if len(whole) <= model.context:
+            return [whole]
+        ids = tokenizer.encode(text)
+        capacity = model.context - len(before) - len(template.after)
+        if capacity < 1:
+            raise UsageError(f"the model's context of {model.context} tokens has no space for a text")
+        every = text_windows(len(ids), capacity, round(OVERLAP * capacity))
+        return [[*before, *ids[one.start : one.stop], *template.after] for one in every]
+
+
+def merged(summaries: Sequence[str]) -> str:
+    """Join the summaries of windows; a sentence that an earlier one has is left out."""
+    if len(summaries) == 1:
+        return summaries[0]
+    sentences = (sentence.strip() for summary in summaries for sentence in SENTENCE.split(summary))
+    return " ".join(dict.fromkeys(sentence for sentence in sentences if sentence))
+
+
+def summarizer(
+    model: Model,
+    tokenizer: Tokenizer,
+    settings: Mapping[str, Any],
+    options: GenerationOptions,
+    batch: int = 16,
+) -> Summarizer:
+    """Return a summarizer by the model's own settings; options that are given come first."""
+    refusal = UsageError(f"summarize: want an encoder-decoder, trained on pairs; this model is {model.config.noun}")
+    own = SummarySettings.of(settings, len(tokenizer.special_tokens.decoder_start))
+    given = {name: value for name, value in options.items() if value is not None}
+    chosen: Any = {**DEFAULTS, **own.options, **given}
+    if chosen["beams"] == 1 and "length_penalty" not in given:
+        del chosen["length_penalty"]  # only used by beam search
+    translator = Translator(require(model, EncoderDecoder, refusal), tokenizer, generation_config(chosen), batch)
+    return Summarizer(translator, own.prefix)
