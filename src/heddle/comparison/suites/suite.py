@@ -107,8 +107,9 @@ class Suite:
             raise UsageError(f"suite {self.name}: want at least one seed, each once, got {list(self.seeds)}")
 
     def only(self, names: Iterable[str]) -> "Suite":
-        """Return the suite with some of its variants."""
+        """Return the suite with some of its variants; the base, which is always trained, may be among the names."""
         by_name = {variant.name: variant for variant in self.variants}
+        names = [name for name in names if name != self.base_name]
         for name in names:
             if name not in by_name:
                 raise UsageError(f"suite {self.name}: no variant is called {name!r}{hint(name, list(by_name))}")
