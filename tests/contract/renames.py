@@ -136,10 +136,18 @@ NEW_RECIPES = ("bert", "t5", "bart", "electra", "distill", "dpo")
 PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
 BPE_RECIPES = ("first", "gpt2", "speedrun", "finetune", "translate", "translate_attention", "translate_lstm")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
-NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights", "weight_seed", "init_layers")
+NEW_KEYS = (
+    "callbacks",
+    "use",
+    "hardware.threads",
+    "keep.weights",
+    "weight_seed",
+    "init_layers",
+    "init_vocabulary.kind",
+)
 ADDED: dict[str, list[str]] = {
     "configs": [
-        *("run.init_layers", "source/preference*", "rows/preferences*"),
+        *("run.init_layers", "run.init_vocabulary", "init_vocabulary/*", "source/preference*", "rows/preferences*"),
         *("run.callbacks", "run.use", "hardware.threads", "keep.weights", "run.weight_seed"),
         *("budget*", "variants*", "table of name variants base*"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),

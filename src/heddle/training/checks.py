@@ -17,6 +17,9 @@ def check_fit(config: RunConfig, world: int = 1) -> None:
     _check_reduction(config, world)
     if config.init_layers is not None and config.init is None:
         raise ConfigError("init_layers", want="null where no init names another model", got=config.init_layers)
+    if config.init_vocabulary.changes and config.init is None:
+        want = "kept where no init names another model"
+        raise ConfigError("init_vocabulary", want=want, got=config.init_vocabulary.kind)
     _check_rows(config)
     _check_examples(config, world)
     _check_sight(config)

@@ -40,6 +40,7 @@ from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, envi
 from heddle.training.frozen_base import find_frozen, load_frozen
 from heddle.training.frozen_model import check_frozen_model, check_frozen_name, load_frozen_model
 from heddle.training.header import EstimateTime, header
+from heddle.training.init_vocabulary import describe_vocabulary
 from heddle.training.optimizers import TriggeredAverageConfig, WeightAverage
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import describe_trainable
@@ -74,7 +75,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
         if processes.is_main and found is None:
             write_json(env.folder / CONFIG, with_checksum(encode(config)))
         prepared, plan, held_out = _open_data(config, tokenizer, env, found)
-    model, left_out = _build_model(config, init, hardware, env.folder)
+    model, left_out = _build_model(config, init, tokenizer, hardware, env)
     frozen_model = load_frozen_model(config, found, tokenizer.vocab, hardware, env.folder)
     frozen = saved or left_out
     _announce(header(config, prepared, plan, held_out.plan, model, hardware), model, frozen, plan, env.reporter)
@@ -106,13 +107,16 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
 
 
 def _build_model(
-    config: RunConfig, init: Source | None, hardware: Hardware, folder: Path
+    config: RunConfig, init: Source | None, tokenizer: Tokenizer, hardware: Hardware, env: RunEnvironment
 ) -> tuple[Model, FrozenWeights | None]:
     """Build the model on its device; return it with what the checkpoints of a new run leave out."""
     if hardware.device.type == "cpu":
         keep_freed_memory()
-    model, parent = assemble.build_over_parent(config, init)
-    left_out = find_frozen(config, model, init, parent, folder)
+    pieces = assemble.exchanged_pieces(config, init, tokenizer)
+    if pieces is not None:
+        env.reporter.message(describe_vocabulary(pieces))
+    model, parent = assemble.build_over_parent(config, init, pieces)
+    left_out = find_frozen(config, model, init, parent, env.folder)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reserve(config.model_length)
