@@ -254,3 +254,6 @@ ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.Evaluation
 ADDED["options"] += ["evaluate --task"]
 for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]
+
+# Retrieve-and-edit.
+ADDED["configs"] += ["head/pointer_generator*"]

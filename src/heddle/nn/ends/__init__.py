@@ -40,6 +40,7 @@ from heddle.nn.ends.outputs import (
     best_spans,
 )
 from heddle.nn.ends.patches import PatchEmbeddingConfig
+from heddle.nn.ends.pointer_generator import PointerGeneratorHeadConfig
 from heddle.nn.ends.pooling import (
     DenseFirstTokenConfig,
     FirstTokenConfig,
