@@ -43,7 +43,7 @@ def mixture(model: Any, source: Tensor, target: Tensor, row: int) -> Tensor:
     scores = [(own.query.weight @ h) @ (own.key.weight @ one) / 5**0.5 for one in m]
     a = torch.stack(scores).softmax(0)
     g = torch.sigmoid(own.gate.weight[0] @ torch.cat((h, a @ m)) + own.gate.bias[0])
-    p = g * (own.weight @ h + own.bias).softmax(0)
+    p: Tensor = g * (own.weight @ h + own.bias).softmax(0)
     for i in range(length):
         p[source[row, i]] += (1 - g) * a[i]
     return p

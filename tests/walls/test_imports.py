@@ -34,7 +34,7 @@ GROUPS = {
         "layers": {"base", "state"},
         "positions": {"base", "layers"},
         "channels": {"base", "layers"},
-        "ends": {"base", "kernels", "layers", "positions"},
+        "ends": {"base", "kernels", "layers", "positions", "state"},
         "attention": {"base", "channels", "kernels", "layers", "positions", "state"},
         "recurrent": {"base", "ends", "layers", "state"},
         "convolution": {"base", "layers", "state"},

@@ -47,6 +47,5 @@ from heddle.nn.ends.pooling import (
     LastTokenConfig,
     MeanConfig,
     PoolingConfig,
-    Vector,
 )
 from heddle.nn.ends.row_outputs import MultiLabelOutputConfig, RegressionOutputConfig
