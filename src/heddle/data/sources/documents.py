@@ -66,7 +66,8 @@ class Turns:
 class Document:
     """A text and where it came from; `target` makes it a pair, `turns` a conversation, `label` a labelled document.
 
-    A labelled document may have a second text, `pair`. Documents of one `group` stay on one side of a split, and so
+    A labelled document may have a second text, `pair`; a pair a `prototype`, which an editor reads after the text, and
+    which may be empty. Documents of one `group` stay on one side of a split, and so
     does a document whose text is the group's name.
     """
 
@@ -77,6 +78,7 @@ class Document:
     turns: Turns | None = None
     pair: str | None = None
     label: Label | None = None
+    prototype: str | None = None
 
     @cached_property
     def digest(self) -> int:
@@ -90,6 +92,8 @@ class Document:
             hashed.update(b"\xfd" + self.pair.encode())
         if self.label is not None:
             hashed.update(b"\xfc" + self.label.plain.encode())
+        if self.prototype is not None:
+            hashed.update(b"\xfb" + self.prototype.encode())
         return int.from_bytes(hashed.digest(), "little")
 
     @property
