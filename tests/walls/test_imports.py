@@ -89,6 +89,7 @@ GROUPS = {
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
         "evaluation": {"generation", "labelling", "metrics", "scoring"},
+        "retrieval": {"evaluation", "generation"},
     },
     "comparison": {
         "statistics": set(),

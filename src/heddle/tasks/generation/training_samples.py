@@ -89,7 +89,8 @@ def _answers(model: AutoregressiveModel, chat: Chat, chats: list[Document], gene
 def _pairs(data: CorpusConfig, tokenizer: Tokenizer) -> list[Document]:
     """Return the first held-out pairs as text; of prepared data, from their ids."""
     if data.prepared is None:
-        return [pair for pair in islice(data.held_out(), SOURCES) if pair.target is not None]
+        held_out = data.resolve("target").held_out()
+        return [pair for pair in islice(held_out, SOURCES) if pair.target is not None]
     prepared = open_prepared(data.prepared)
     if prepared is None or not prepared.pairs:
         return []
