@@ -200,13 +200,16 @@ def _retriever(index: "PairIndex", k: int) -> Work:
     return work
 
 
-def _editor(index: "PairIndex", name: str, how: tuple[str, str, bool], sizes: tuple[int, int, int], k: int) -> Work:
+def _editor(index: "PairIndex", name: str, loading: tuple[str, str, bool], sizes: tuple[int, int, int], k: int) -> Work:
     """Return how a model edits what is found."""
+    from heddle.core import ConfigError
     from heddle.decoding import GenerationOptions, generation_config
     from heddle.tasks.generation import translator
     from heddle.tasks.retrieval import Editor
 
-    lm = open_model(name, *how)
+    lm = open_model(name, *loading)
+    if not lm.model.reads_source:
+        raise ConfigError("edit", want="an encoder-decoder, trained on prototypes", got=lm.model.config.noun)
     beams, max_tokens, batch = sizes
     options: GenerationOptions = {"beams": beams, "max_tokens": max_tokens}
     if beams > 1:

@@ -247,6 +247,10 @@ class ColumnSource(SourceConfig, ABC):
     def first_rows(self, most: int) -> list[list[str]]:
         """Return the first rows of the first file, as text: the names of columns come first, if there are any."""
 
+    def usual_columns(self, role: str) -> list[str]:
+        """Return the columns that have one of the usual names of a role."""
+        return [name for row in self.first_rows(1) for name in row if name.lower() in NAMES[role]]
+
     def resolve(self, wanted: LabelKind | None) -> SourceConfig:
         if wanted is None or wanted not in ROLES:
             return self

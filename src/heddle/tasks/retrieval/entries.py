@@ -64,12 +64,10 @@ def read_queries(path: str, columns: EntryColumns) -> tuple[list[Query], tuple[s
 
     Without all of the group columns, queries have no groups.
     """
-    try:
-        source = _table(path, columns, "target")
-    except DataError:
-        source = _table(path, columns, "texts")
-    names = source.first_rows(1)
-    missing = tuple(name for name in columns.groups if not names or name not in names[0])
+    plain = _table(path, columns, "texts")
+    header = next(iter(plain.first_rows(1)), [])
+    source = _table(path, columns, "target") if columns.target or plain.usual_columns("target") else plain
+    missing = tuple(name for name in columns.groups if name not in header)
     groups = _groups(source, path, () if missing else columns.groups)
     documents = read_documents(source, path)
     found = [Query(one.text, own, one.target, _origin(one)) for one, own in zip(documents, groups, strict=False)]
@@ -85,6 +83,10 @@ def _table(path: str, columns: EntryColumns, wanted: LabelKind) -> Table:
     named = replace(found, **{role: column for role, column in given.items() if column is not None})
     resolved = replace(named.resolve(wanted), prototype=None, pair=None)
     assert isinstance(resolved, CsvSource | JsonlSource | TsvSource)
+    if wanted == "target" and resolved.target in columns.groups:
+        raise DataError(
+            f"{path}: which column holds the target? {resolved.target!r} holds groups; name it: --target NAME"
+        )
     return resolved
 
 
