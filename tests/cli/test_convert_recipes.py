@@ -19,7 +19,10 @@ from heddle.text.tokenizers import BpeTokenizer, CharacterTokenizer, Tokenizer
 
 RECURRENT = {"lstm", "lstm_characters", "awd_lstm", "awd_lstm_sgd", "translate_lstm", "translate_attention"}
 # `finetune`, `distill` and `dpo` have the model that they start from, and nothing else has speedrun's shortcuts
-WITHOUT = dict.fromkeys(("finetune", "distill", "dpo"), "a model of others") | {"speedrun": "no family"}
+WITHOUT = dict.fromkeys(("finetune", "distill", "dpo"), "a model of others") | {
+    "speedrun": "no family",
+    "retrieve_and_edit": "no family",
+}
 ENCODERS = {"answer", "bert", "electra", "tag"}  # loaded below, without comparing logits or tokenizers
 MEAN_POOLING = {"classify", "embed", "similarity"}  # which no family has
 SENTINELS = {"t5"}  # transformers complains when it loads the folder; the cause is not known yet

@@ -263,3 +263,11 @@ ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.Evaluation
 ADDED["options"] += ["evaluate --task"]
 for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]
+
+# Retrieve-and-edit.
+ADDED["configs"] += ["head/pointer_generator*"]
+ADDED["configs"] += [f"source/{kind}.prototype" for kind in ("csv", "tsv", "jsonl")]
+ADDED["recipes"] += ["retrieve_and_edit: *"]
+ADDED["options"] += ["retrieve*"]
+ADDED["public"] += ["LM.tokenizer gives source(prototype)"]
+ADDED["configs"] += ["bm25*", "table of format by*"]  # the record of a saved index

@@ -86,6 +86,7 @@ from heddle.nn.ends import (
     FullEmbeddingConfig,
     MultiLabelOutputConfig,
     PatchEmbeddingConfig,
+    PointerGeneratorHeadConfig,
     SequenceClassOutputConfig,
     TokenClassOutputConfig,
 )
@@ -107,6 +108,7 @@ from heddle.nn.positions import (
     YarnScalingConfig,
 )
 from heddle.nn.recurrent import (
+    AttentionRNNConfig,
     BidirectionalConfig,
     LSTMConfig,
     MogrifierConfig,
@@ -399,6 +401,7 @@ def more_pairs() -> list[Case]:
         Case("pair-rotary-grouped", pair(rotary, grouped)),
         Case("pair-places", pair(tower(ATTENTION, places), tower(ATTENTION, CROSS, places))),
         Case("pair-parallel-experts", pair(tower(ATTENTION, EXPERTS), both)),
+        Case("pair-copying-lstm", replace(attention_rnn_pair(AttentionRNNConfig()), head=PointerGeneratorHeadConfig())),
     ]
 
 

@@ -34,7 +34,7 @@ GROUPS = {
         "layers": {"base", "state"},
         "positions": {"base", "layers"},
         "channels": {"base", "layers"},
-        "ends": {"base", "kernels", "layers", "positions"},
+        "ends": {"base", "kernels", "layers", "positions", "state"},
         "attention": {"base", "channels", "kernels", "layers", "positions", "state"},
         "recurrent": {"base", "ends", "layers", "state"},
         "convolution": {"base", "layers", "state"},
@@ -90,6 +90,7 @@ GROUPS = {
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
         "evaluation": {"generation", "labelling", "metrics", "scoring"},
+        "retrieval": {"evaluation", "generation"},
     },
     "comparison": {
         "statistics": set(),

@@ -23,6 +23,7 @@ from heddle.data.sources.annotated import ConllSource
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
+from heddle.data.sources.columns import ColumnSource
 from heddle.data.sources.decompress import file_extension, find_files
 from heddle.data.sources.documents import (
     DigestSet,
@@ -238,6 +239,11 @@ class CorpusConfig(Config):
     def labelled(self) -> bool:
         """Tell whether this corpus holds labelled documents."""
         return any(source.labelled for source in self.every)
+
+    @property
+    def edits(self) -> bool:
+        """Tell whether this corpus holds pairs with prototypes, for an editor."""
+        return any(isinstance(source, ColumnSource) and source.prototype is not None for source in self.every)
 
     @property
     def chats(self) -> bool:

@@ -164,7 +164,7 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     NormConfig: lambda norm: apart(swap(NormConfig, norm)(around(ATTENTION, CHANNEL))),
     JoinConfig: lambda join: swap(JoinConfig, join)(around(ATTENTION, CHANNEL)),
     EmbeddingConfig: lambda embedding: replace(around(ATTENTION, CHANNEL), embedding=embedding),
-    HeadConfig: lambda head: replace(around(ATTENTION, CHANNEL), head=head),
+    HeadConfig: lambda head: pair(head=head) if head.copies else replace(around(ATTENTION, CHANNEL), head=head),
     InitConfig: lambda init: replace(around(ATTENTION, CHANNEL), init=init),
     DropoutConfig: lambda dropout: swap(DropoutConfig, dropout)(around(ATTENTION, CHANNEL)),
     CrossConfig: lambda cross: pair(decoder=tower(ATTENTION, cross, CHANNEL)),

@@ -40,12 +40,12 @@ from heddle.nn.ends.outputs import (
     best_spans,
 )
 from heddle.nn.ends.patches import PatchEmbeddingConfig
+from heddle.nn.ends.pointer_generator import PointerGeneratorHeadConfig
 from heddle.nn.ends.pooling import (
     DenseFirstTokenConfig,
     FirstTokenConfig,
     LastTokenConfig,
     PoolingConfig,
-    Vector,
 )
 from heddle.nn.ends.row_outputs import MultiLabelOutputConfig, RegressionOutputConfig
 from heddle.nn.ends.soft_targets import Prediction

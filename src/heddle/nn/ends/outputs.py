@@ -93,6 +93,8 @@ class MaskedTokenOutputConfig(OutputConfig):
     def build(self, vocab: int | None, width: int) -> Output:
         if vocab is None:
             raise ConfigError("outputs", want="classes, because there is no vocabulary", got=self.kind)
+        if self.head.copies:
+            raise ConfigError("head", want="one that does not copy, because there is no source", got=self.head.kind)
         return MaskedTokenOutput(vocab, width, self)
 
 

@@ -71,11 +71,16 @@ class CrossKVCache:
 
 @dataclass(frozen=True)
 class Memory:
-    """Encoder outputs: vectors for each decoder layer or for all, and a summary vector where there is one."""
+    """Encoder outputs: vectors for each decoder layer or for all, and a summary vector where there is one.
+
+    A head that copies also has the source's ids, and the keys of its attention.
+    """
 
     layers: tuple[Float[Tensor, "batch source memory"], ...]
     allowed: Bool[Tensor, "batch 1 1 source"] | None = None  # which positions are not padding; None: all
     summary: Float[Tensor, "batch summary"] | None = None
+    ids: Int[Tensor, "batch source"] | None = None
+    keys: Float[Tensor, "batch source inner"] | None = None
 
     def at(self, layer: int) -> Float[Tensor, "batch source memory"]:
         """Return the vectors that a decoder layer attends to."""
@@ -83,9 +88,8 @@ class Memory:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Memory":
         """Return the memory with a function applied to every tensor."""
-        allowed = None if self.allowed is None else function(self.allowed)
-        summary = None if self.summary is None else function(self.summary)
-        return Memory(tuple(function(layer) for layer in self.layers), allowed, summary)
+        more = [None if one is None else function(one) for one in (self.allowed, self.summary, self.ids, self.keys)]
+        return Memory(tuple(function(layer) for layer in self.layers), *more)
 
     def with_mask(self) -> "Memory":
         """Return the memory with a mask, so that it can be padded."""
