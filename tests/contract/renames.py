@@ -261,6 +261,10 @@ ADDED["public"] += [
 ]
 ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.EvaluationTask", "heddle.register_task"]
 ADDED["options"] += ["evaluate --task"]
+ADDED["options"] += [
+    *(f"evaluate --{name}" for name in ("calibrate", "examples", "instruction", "labels", "limit", "seed", "table")),
+    *("evaluate --template", "evaluate -k", "evaluate argument 1"),
+]
 for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]
 

@@ -89,7 +89,8 @@ GROUPS = {
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
-        "evaluation": {"generation", "labelling", "metrics", "scoring"},
+        "few_shot": {"generation", "labelling"},
+        "evaluation": {"few_shot", "generation", "labelling", "metrics", "scoring"},
         "retrieval": {"evaluation", "generation"},
     },
     "comparison": {
