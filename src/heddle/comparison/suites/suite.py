@@ -75,10 +75,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Figure:
-    """A published loss, with its deviation over runs where that is known."""
+    """A published loss, with its deviation over so many runs where that is known."""
 
     loss: float
     deviation: float | None = None
+    runs: int = 1
 
 
 @dataclass(frozen=True)
