@@ -78,7 +78,7 @@ def note(
     place: int,
     number: int,
     row: MixedRow,
-    output: StepOutput | HeddleError,
+    output: StepOutput | Exception,
 ) -> None:
     assert isinstance(output, StepOutput) and output.id is not None
     found[number].append(output.id)

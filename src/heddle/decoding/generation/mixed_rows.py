@@ -57,7 +57,7 @@ def mixed_row(
     return MixedRow(row, config, chooser, StopConditions.start(config, should_stop), history)
 
 
-def advance_rows(logits: Logits, rows: Sequence[MixedRow]) -> list[StepOutput | HeddleError]:
+def advance_rows(logits: Logits, rows: Sequence[MixedRow]) -> list[StepOutput | Exception]:
     """Choose a token for each row from its logits and append it; a row whose logits are damaged gets the error."""
     processed = _processed(logits, rows)
     ids, errors = _choose(processed, rows)
@@ -69,10 +69,10 @@ def advance_rows(logits: Logits, rows: Sequence[MixedRow]) -> list[StepOutput | 
     ]
 
 
-def _append(row: MixedRow, number: int, id: int, logprob: TokenLogprobs | None) -> StepOutput | HeddleError:
+def _append(row: MixedRow, number: int, id: int, logprob: TokenLogprobs | None) -> StepOutput | Exception:
     try:
         ((appended, reason),) = row.conditions.append([row.row], [id])
-    except HeddleError as error:
+    except Exception as error:  # of its constraint or stop criterion: nobody else's fault
         return error
     row.new, row.last = row.new + 1, id
     if row.history is not None:
