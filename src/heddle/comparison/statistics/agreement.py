@@ -38,7 +38,7 @@ def rank_agreement(ours: Losses, theirs: Mapping[str, float], draws: int = 2000,
     runs, right = _table(ours, names), np.array([_or_last(theirs[name]) for name in names])
     random, spearman, kendall = np.random.default_rng(seed), [], []
     for _ in range(draws):
-        seeds = random.integers(runs.shape[1], size=runs.shape[1])
+        seeds = random.integers(runs.shape[1], size=(runs.shape[1],))
         pick = random.integers(len(names), size=len(names))
         if len(set(pick.tolist())) >= FEWEST:
             left = _means(runs, seeds)[pick]

@@ -111,8 +111,8 @@ class AttentionInputs:
         for row in range(count):
             terms = None if self.relation is None else self.relation.row(row, count)
             own = [one(tensor, row) for tensor in (masked.allowed, self.bias, self.cache_lengths)]
-            qkv = [tensor[row : row + 1] for tensor in (self.query, self.key, self.value)]
-            found.append(AttentionInputs(*qkv, own[0], self.causal, own[1], terms, cache_lengths=own[2]))
+            query, key, value = (tensor[row : row + 1] for tensor in (self.query, self.key, self.value))
+            found.append(AttentionInputs(query, key, value, own[0], self.causal, own[1], terms, cache_lengths=own[2]))
         return found
 
     def repeat_kv(self) -> "AttentionInputs":
