@@ -216,6 +216,11 @@ class SourceConfig(Config):
         """Tell whether its documents have labels, or second texts."""
         return False
 
+    @property
+    def edits(self) -> bool:
+        """Tell whether its documents are pairs with prototypes, for an editor."""
+        return False
+
     def absolute(self) -> Self:
         """Return the source with absolute paths, so that it means the same files in any working folder."""
         paths = {name: value for name, value in encode(self).items() if name in self.path_fields}
