@@ -95,7 +95,7 @@ GROUPS = {
         "suites": set(),
         "execution": set(),
         "": {"execution", "statistics", "suites"},
-        "report": {"", "statistics"},
+        "report": {"", "statistics", "suites"},
     },
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }

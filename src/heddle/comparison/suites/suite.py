@@ -149,7 +149,7 @@ def _swap_all(model: ModelConfig, family: type[Config], replacement: Config) -> 
     def change(old: Config) -> Config:
         return old if real and old.kind == NO_PART else replacement
 
-    return typing.cast(ModelConfig, swap(family, change)(model))
+    return swap(family, change)(model)
 
 
 def _swap_named(name: str, part: Any) -> tuple[type[Config], Config]:
