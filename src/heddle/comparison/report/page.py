@@ -137,7 +137,8 @@ def _table(compared: Compared) -> str:
         results = compared.of(variant)
         finite = [loss for loss in runs.values() if math.isfinite(loss)]
         spread = f" ± {statistics.stdev(finite):.4f}" if len(finite) > 1 else ""
-        loss = f"{statistics.mean(finite):.4f}{spread}" if finite else "failed"
+        some = f", {len(finite)} of {len(runs)} runs" if len(finite) < len(runs) else ""
+        loss = f"{statistics.mean(finite):.4f}{spread}{some}" if finite else "failed"
         kind = figures.CLASSES[one.verdict] if one else ""
         rates = [r.tokens_s for r in results if r.tokens_s is not None]
         speed = figures.short(statistics.median(rates)) if rates else ""

@@ -38,7 +38,7 @@ def rank_agreement(ours: Losses, theirs: Mapping[str, float], draws: int = 2000,
     runs, right = _table(ours, names), np.array([_or_last(theirs[name]) for name in names])
     random, spearman, kendall = np.random.default_rng(seed), [], []
     for _ in range(draws):
-        seeds = random.integers(runs.shape[1], size=(runs.shape[1],))
+        seeds = np.asarray(random.integers(runs.shape[1], size=runs.shape[1]), np.int64)
         pick = random.integers(len(names), size=len(names))
         if len(set(pick.tolist())) >= FEWEST:
             left = _means(runs, seeds)[pick]
@@ -71,7 +71,7 @@ def _or_last(value: float) -> float:
 def _means(table: Floats, seeds: NDArray[np.int64]) -> Floats:
     """Return each variant's mean over these seeds, or over all of its own where it has none of them."""
     drawn = table[:, seeds]
-    drawn = np.where(np.isnan(drawn).all(axis=1, keepdims=True), table, drawn) if drawn.shape == table.shape else drawn
+    drawn = np.where(np.isnan(drawn).all(axis=1, keepdims=True), table, drawn)
     return np.asarray(np.nanmean(drawn, axis=1), np.float64)
 
 
