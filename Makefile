@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # Tests compare runs bit by bit, so they stay on the CPU; `make test-gpu` has those that need a GPU.
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false CUDA_VISIBLE_DEVICES=
 
-.PHONY: setup demo test test-gpu check reference bench reliability browser cluster clean
+.PHONY: setup demo test test-gpu check reference bench reliability browser cluster harness clean
 
 setup: $(READY)
 
@@ -65,5 +65,15 @@ cluster: setup
 	$(call BESIDE,.venv-cluster,ray==2.60.0)
 	$(ONE) .venv-cluster/bin/python -m pytest -n 0 -q -rs tests/comparison/test_ray.py
 
+# lm-eval's class for Heddle beside its class for Hugging Face, in an environment of its own; writes harness.jsonl.
+HARNESS := .venv-harness
+harness:
+	$(PYTHON) -m venv $(HARNESS)
+	$(HARNESS)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(HARNESS)/bin/pip install --quiet --disable-pip-version-check -r requirements.txt lm-eval==0.4.13
+	$(HARNESS)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(ONE) $(HARNESS)/bin/python benchmarks/harness.py --out harness.jsonl
+	$(ONE) $(HARNESS)/bin/python -m pytest tests/benchmarks/test_harness.py -p no:cacheprovider
+
 clean:
-	rm -rf $(VENV) .venv-browser .venv-cluster build src/heddle.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-* build src/heddle.egg-info .pytest_cache .mypy_cache .ruff_cache
