@@ -10,11 +10,11 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.store import open_regular_file
-from heddle.core import DamageError, replace
+from heddle.core import DamageError, fields_of, replace
 from heddle.core.system import parse_json, write_json
-from heddle.models.networks import Encoder, EncoderConfig, Model, ModelConfig
+from heddle.models.networks import Model, ModelConfig
 from heddle.models.surgery import rebuild
-from heddle.nn.ends import EmbeddingOutputConfig, FirstTokenConfig, MeanConfig, OutputConfig, PoolingConfig
+from heddle.nn.outputs import EmbeddingOutputConfig, FirstTokenConfig, MeanConfig, OutputConfig, PoolingConfig
 
 MODULES, POOLING, NORMALIZE = "modules.json", "1_Pooling", "2_Normalize"
 LIMITS = "sentence_bert_config.json"
@@ -54,14 +54,18 @@ class SentenceModules:
 def without_modules(model: Model) -> tuple[Model, SentenceModules | None]:
     """Return a sentence encoder without what follows the encoder, and that; other models as they are."""
     config = model.config.expand()
-    if not isinstance(model, Encoder) or not isinstance(config, EncoderConfig):
-        return model, None
-    embeds = [output for output in config.outputs if isinstance(output, EmbeddingOutputConfig)]
-    if config.pooling not in MODES.values() or len(embeds) != len(config.outputs) or len(embeds) > 1:
+    pooling, outputs = _last_parts(config)
+    embeds = [output for output in outputs if isinstance(output, EmbeddingOutputConfig)]
+    if pooling is None or pooling not in MODES.values() or len(embeds) != len(outputs) or len(embeds) > 1:
         return model, None
     bare, _ = rebuild(model, replace(config, pooling=None, outputs=()))
-    assert config.pooling is not None
-    return bare, SentenceModules(config.pooling, bool(embeds) and embeds[0].normalized)
+    return bare, SentenceModules(pooling, bool(embeds) and embeds[0].normalized)
+
+
+def _last_parts(config: ModelConfig) -> tuple[PoolingConfig | None, tuple[OutputConfig, ...]]:
+    """Return pooling and outputs, which encoders alone have."""
+    fields = fields_of(config)
+    return fields.get("pooling"), fields.get("outputs", ())
 
 
 def read_modules(path: Path) -> SentenceModules | None:
@@ -92,10 +96,8 @@ def _settings(path: Path) -> Any:
 
 def with_modules(config: ModelConfig, path: Path) -> ModelConfig:
     """Return the config of an encoder with what its folder says comes after it; a pooler of its own is kept."""
-    if not isinstance(config, EncoderConfig) or config.pooling is not None or config.outputs:
-        return config
     modules = read_modules(path)
-    if modules is None:
+    if modules is None or "pooling" not in fields_of(config) or any(_last_parts(config)):
         return config
     outputs: tuple[OutputConfig, ...] = (EmbeddingOutputConfig(),) if modules.normalized else ()
     return replace(config, pooling=modules.pooling, outputs=outputs)
@@ -105,4 +107,4 @@ def add_modules(model: Model, path: Path) -> Model:
     """Return an encoder with what its folder says comes after it."""
     config = model.config.expand()
     whole = with_modules(config, path)
-    return model if whole is config or not isinstance(whole, EncoderConfig) else rebuild(model, whole)[0]
+    return model if whole is config else rebuild(model, whole.expand())[0]
