@@ -24,7 +24,7 @@ import numpy as np
 from entry_point import positive, run_main
 from numpy.typing import NDArray
 from results import commit, device
-from text_tasks import Row, tables
+from text_task_data import READERS
 
 import heddle
 from heddle.core.metrics import exact_match
@@ -51,6 +51,7 @@ RESAMPLES = 1000
 
 Line = dict[str, Any]
 Bits = NDArray[np.bool_]
+Row = tuple[str, str]  # text, label
 
 
 class Record:
@@ -130,7 +131,9 @@ def classify(model: Model, task: str, rows: dict[str, list[Row]], key: Line) -> 
 
 def classify_all(model: Model, task: str, data: Path, given: argparse.Namespace, record: Record) -> None:
     """Choose calibration on validation rows for each number of examples, then read the test rows."""
-    parts = tables(data)[task]()
+    parts = {
+        name: [(str(row["text"]), str(row["label"])) for row in part] for name, part in READERS[task](data).items()
+    }
     rows = {"train": parts["train"], "valid": spaced(parts["valid"], VALID if given.limit is None else given.limit)}
     rows["test"] = spaced(parts["test"], given.limit)
     majority = Counter(label for _, label in parts["train"]).most_common(1)[0][0]
