@@ -8,7 +8,7 @@ import torch
 from laws.cases import of_presets
 from torch import Tensor
 
-from heddle.core import UsageError, replace
+from heddle.core import ConfigError, UsageError, replace
 from heddle.decoding.generation import GenerationConfig, MultinomialSampling, complete, generate, process_logits
 from heddle.decoding.runtime import FinishReason, make_requests
 from heddle.decoding.sampling import History, PenaltyConfig
@@ -184,3 +184,26 @@ def test_greedy_with_penalties_is_that_of_hugging_face(seed: int) -> None:
             sequence_bias=[[[7], 1.5], [[30], -2.0]],
         )
         assert new == wanted[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_no_ngram_of_prompt_and_text_comes_twice(size: int) -> None:
+    draw = torch.Generator().manual_seed(size)
+    prompts = [torch.randint(4, (length,), generator=draw).tolist() for length in (1, 2, 5, 9, 9)]
+    found = History.from_prompts(prompts, torch.device("cpu"))
+    for new in range(12):
+        logits = apply_penalties(torch.zeros(5, 4), PenaltyConfig(no_repeat_ngram=size), found)
+        for row, prompt in enumerate(prompts):
+            ids = prompt + found.new[row].tolist()
+            known = {tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)}
+            begun = ids[len(ids) - size + 1 :] if size > 1 else []
+            banned = [len(begun) == size - 1 and (*begun, token) in known for token in range(4)]
+            assert (logits[row] == -torch.inf).tolist() == banned, (new, row)
+        found = found.append(torch.randint(4, (5,), generator=draw))
+        order = torch.randperm(5, generator=draw)
+        found, prompts = found.select(order), [prompts[i] for i in order.tolist()]
+
+
+def test_a_size_below_zero_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no_repeat_ngram: want at least 0, got -1"):
+        PenaltyConfig(no_repeat_ngram=-1)
