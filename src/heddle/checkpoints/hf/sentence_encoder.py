@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
+from heddle.checkpoints.hf.family import NoCounterpart, expect
 from heddle.checkpoints.store import open_regular_file
 from heddle.core import DamageError, replace
 from heddle.core.system import parse_json, write_json
-from heddle.models.networks import Encoder, EncoderConfig, Model, ModelConfig
+from heddle.models.networks import EncoderConfig, Model, ModelConfig
 from heddle.models.surgery import rebuild
 from heddle.nn.ends import EmbeddingOutputConfig, FirstTokenConfig, MeanConfig, OutputConfig, PoolingConfig
 
@@ -53,15 +54,21 @@ class SentenceModules:
 
 def without_modules(model: Model) -> tuple[Model, SentenceModules | None]:
     """Return a sentence encoder without what follows the encoder, and that; other models as they are."""
-    config = model.config.expand()
-    if not isinstance(model, Encoder) or not isinstance(config, EncoderConfig):
+    config = _encoder(model.config.expand())
+    if config is None or config.pooling is None:
         return model, None
     embeds = [output for output in config.outputs if isinstance(output, EmbeddingOutputConfig)]
     if config.pooling not in MODES.values() or len(embeds) != len(config.outputs) or len(embeds) > 1:
         return model, None
     bare, _ = rebuild(model, replace(config, pooling=None, outputs=()))
-    assert config.pooling is not None
     return bare, SentenceModules(config.pooling, bool(embeds) and embeds[0].normalized)
+
+
+def _encoder(config: ModelConfig) -> EncoderConfig | None:
+    try:
+        return expect(config, EncoderConfig)
+    except NoCounterpart:
+        return None
 
 
 def read_modules(path: Path) -> SentenceModules | None:
@@ -91,18 +98,23 @@ def _settings(path: Path) -> Any:
 
 
 def with_modules(config: ModelConfig, path: Path) -> ModelConfig:
-    """Return the config of an encoder with what its folder says comes after it; a pooler of its own is kept."""
-    if not isinstance(config, EncoderConfig) or config.pooling is not None or config.outputs:
-        return config
-    modules = read_modules(path)
-    if modules is None:
-        return config
-    outputs: tuple[OutputConfig, ...] = (EmbeddingOutputConfig(),) if modules.normalized else ()
-    return replace(config, pooling=modules.pooling, outputs=outputs)
+    """Return the config of an encoder with what its folder says comes after it; other configs as they are."""
+    return _with_modules(config, path) or config
 
 
 def add_modules(model: Model, path: Path) -> Model:
-    """Return an encoder with what its folder says comes after it."""
-    config = model.config.expand()
-    whole = with_modules(config, path)
-    return model if whole is config or not isinstance(whole, EncoderConfig) else rebuild(model, whole)[0]
+    """Return an encoder with what its folder says comes after it; other models as they are."""
+    whole = _with_modules(model.config.expand(), path)
+    return model if whole is None else rebuild(model, whole)[0]
+
+
+def _with_modules(config: ModelConfig, path: Path) -> EncoderConfig | None:
+    """Return the config with pooling and embeddings; None: there are none, or it has a pooler of its own."""
+    encoder = _encoder(config)
+    if encoder is None or encoder.pooling is not None or encoder.outputs:
+        return None
+    modules = read_modules(path)
+    if modules is None:
+        return None
+    outputs: tuple[OutputConfig, ...] = (EmbeddingOutputConfig(),) if modules.normalized else ()
+    return replace(encoder, pooling=modules.pooling, outputs=outputs)
