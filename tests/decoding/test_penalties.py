@@ -2,12 +2,16 @@
 
 import math
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from cli.runs import save_run
 from laws.cases import of_presets
 from torch import Tensor
 
+import heddle
 from heddle.core import ConfigError, UsageError, replace
 from heddle.decoding.generation import GenerationConfig, MultinomialSampling, complete, generate, process_logits
 from heddle.decoding.runtime import FinishReason, make_requests
@@ -207,3 +211,13 @@ def test_no_ngram_of_prompt_and_text_comes_twice(size: int) -> None:
 def test_a_size_below_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="no_repeat_ngram: want at least 0, got -1"):
         PenaltyConfig(no_repeat_ngram=-1)
+
+
+@pytest.mark.parametrize("more", [{"forced_end": True}, {"no_repeat_ngram": 2}])
+def test_drafts_keep_to_forced_ends_and_ngrams(more: dict[str, Any], tmp_path: Path) -> None:
+    save_run(tmp_path / "run")
+    lm, texts = heddle.load(tmp_path / "run", device="cpu"), ["the cat sat on the cat sat on", "aaab aaab"]
+    plain = lm.generate(texts, max_tokens=14, **more)
+    assert lm.generate(texts, max_tokens=14, draft=heddle.LookupDraft(), **more) == plain
+    ids = lm.generate_ids([lm.tokenizer.encode(text) for text in texts], max_tokens=14, **more)
+    assert not more.get("forced_end") or all(row[-1] == lm.tokenizer.end for row in ids)
