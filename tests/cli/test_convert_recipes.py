@@ -20,8 +20,11 @@ from heddle.recipes import RECIPES
 from heddle.text.tokenizers import BpeTokenizer, CharacterTokenizer, Tokenizer
 
 RECURRENT = {"lstm", "lstm_characters", "awd_lstm", "awd_lstm_sgd", "translate_lstm", "translate_attention"}
-# the model of `finetune` is the one that it starts from, and nothing else has speedrun's shortcuts
-WITHOUT = {"finetune": "a model of others", "speedrun": "no family"}
+# `finetune`, `distill` and `dpo` have the model that they start from, and nothing else has speedrun's shortcuts
+WITHOUT = dict.fromkeys(("finetune", "distill", "dpo"), "a model of others") | {
+    "speedrun": "no family",
+    "retrieve_and_edit": "no family",
+}
 # The class of `transformers` that has the output of each encoder, what it calls its scores, and the output's name here.
 ENCODERS: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "answer": (hf.AutoModelForQuestionAnswering, ("start_logits", "end_logits"), "span"),

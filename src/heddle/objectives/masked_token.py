@@ -24,6 +24,7 @@ from heddle.objectives.objective import (
     PURPOSES,
     Loss,
     ObjectiveConfig,
+    TokenObjective,
     add_auxiliary_losses,
     control_ids,
 )
@@ -38,7 +39,7 @@ class MaskedBatch(Batch):
 
 
 @part("masked_token")
-class MaskedTokenConfig(ObjectiveConfig):
+class MaskedTokenConfig(TokenObjective):
     """Predict hidden tokens: of those chosen, most become the mask, some any token, and the rest stay as they are.
 
     A row is hidden by its number in the whole run, so each epoch hides other tokens (dynamic masking), and resuming
@@ -185,8 +186,21 @@ class MaskedTokenConfig(ObjectiveConfig):
         model = self.checked_model(model)
         if not isinstance(batch, MaskedBatch):
             raise ConfigError("batch", want="one with hidden tokens, made by `prepare`", got=type(batch).__name__)
-        x, ctx = model.run(batch.inputs, Context(documents=batch.documents, positions=batch.positions))
+        x, ctx = self.read(model, batch)
         return add_auxiliary_losses(model, self.hidden_loss(model, x, batch, ctx), batch)
+
+    def read(self, model: Model, batch: Batch) -> tuple[Stream, Context]:
+        ctx = Context(documents=batch.documents, positions=batch.positions)
+        return self.checked_model(model).run(batch.inputs, ctx)
+
+    def loss_from_hidden(self, model: Model, hidden: Stream, batch: Batch, ctx: Context) -> Tensor:
+        return self.hidden_loss(self.checked_model(model), hidden, batch, ctx)
+
+    def logits_function(self, model: Model) -> Callable[[Tensor], Tensor]:
+        return partial(self.checked_model(model).output(self.output).scores, ctx=Context())
+
+    def target_share(self, length: int) -> float:
+        return self.count(length) / length
 
     def hidden_places(self, batch: Batch) -> Int[Tensor, "batch hidden"]:
         """Return the places of the hidden tokens of each row, filled up with others to one number."""

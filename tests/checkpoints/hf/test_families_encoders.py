@@ -18,14 +18,14 @@ from heddle.models.networks import Encoder, EncoderConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import Context
-from heddle.nn.ends import (
+from heddle.nn.layers import ElementDropoutConfig
+from heddle.nn.outputs import (
     EmbeddingOutputConfig,
     MeanConfig,
     ReplacedTokenOutputConfig,
     SequenceClassOutputConfig,
     SpanOutputConfig,
 )
-from heddle.nn.layers import ElementDropoutConfig
 
 VOCAB, LENGTH, SIDE = 61, 22, 20
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
-from heddle.checkpoints.hf.family import NoCounterpart, expect
 from heddle.checkpoints.store import open_regular_file
-from heddle.core import DamageError, replace
+from heddle.core import DamageError, fields_of, replace
 from heddle.core.system import parse_json, write_json
-from heddle.models.networks import EncoderConfig, Model, ModelConfig
+from heddle.models.networks import Model, ModelConfig
 from heddle.models.surgery import rebuild
-from heddle.nn.ends import EmbeddingOutputConfig, FirstTokenConfig, MeanConfig, OutputConfig, PoolingConfig
+from heddle.nn.outputs import EmbeddingOutputConfig, FirstTokenConfig, MeanConfig, OutputConfig, PoolingConfig
 
 MODULES, POOLING, NORMALIZE = "modules.json", "1_Pooling", "2_Normalize"
 LIMITS = "sentence_bert_config.json"
@@ -54,21 +53,19 @@ class SentenceModules:
 
 def without_modules(model: Model) -> tuple[Model, SentenceModules | None]:
     """Return a sentence encoder without what follows the encoder, and that; other models as they are."""
-    config = _encoder(model.config.expand())
-    if config is None or config.pooling is None:
-        return model, None
-    embeds = [output for output in config.outputs if isinstance(output, EmbeddingOutputConfig)]
-    if config.pooling not in MODES.values() or len(embeds) != len(config.outputs) or len(embeds) > 1:
+    config = model.config.expand()
+    pooling, outputs = _last_parts(config)
+    embeds = [output for output in outputs if isinstance(output, EmbeddingOutputConfig)]
+    if pooling is None or pooling not in MODES.values() or len(embeds) != len(outputs) or len(embeds) > 1:
         return model, None
     bare, _ = rebuild(model, replace(config, pooling=None, outputs=()))
-    return bare, SentenceModules(config.pooling, bool(embeds) and embeds[0].normalized)
+    return bare, SentenceModules(pooling, bool(embeds) and embeds[0].normalized)
 
 
-def _encoder(config: ModelConfig) -> EncoderConfig | None:
-    try:
-        return expect(config, EncoderConfig)
-    except NoCounterpart:
-        return None
+def _last_parts(config: ModelConfig) -> tuple[PoolingConfig | None, tuple[OutputConfig, ...]]:
+    """Return pooling and outputs, which encoders alone have."""
+    fields = fields_of(config)
+    return fields.get("pooling"), fields.get("outputs", ())
 
 
 def read_modules(path: Path) -> SentenceModules | None:
@@ -98,23 +95,16 @@ def _settings(path: Path) -> Any:
 
 
 def with_modules(config: ModelConfig, path: Path) -> ModelConfig:
-    """Return the config of an encoder with what its folder says comes after it; other configs as they are."""
-    return _with_modules(config, path) or config
+    """Return the config of an encoder with what its folder says comes after it; a pooler of its own is kept."""
+    modules = read_modules(path)
+    if modules is None or "pooling" not in fields_of(config) or any(_last_parts(config)):
+        return config
+    outputs: tuple[OutputConfig, ...] = (EmbeddingOutputConfig(),) if modules.normalized else ()
+    return replace(config, pooling=modules.pooling, outputs=outputs)
 
 
 def add_modules(model: Model, path: Path) -> Model:
-    """Return an encoder with what its folder says comes after it; other models as they are."""
-    whole = _with_modules(model.config.expand(), path)
-    return model if whole is None else rebuild(model, whole)[0]
-
-
-def _with_modules(config: ModelConfig, path: Path) -> EncoderConfig | None:
-    """Return the config with pooling and embeddings; None: there are none, or it has a pooler of its own."""
-    encoder = _encoder(config)
-    if encoder is None or encoder.pooling is not None or encoder.outputs:
-        return None
-    modules = read_modules(path)
-    if modules is None:
-        return None
-    outputs: tuple[OutputConfig, ...] = (EmbeddingOutputConfig(),) if modules.normalized else ()
-    return replace(encoder, pooling=modules.pooling, outputs=outputs)
+    """Return an encoder with what its folder says comes after it."""
+    config = model.config.expand()
+    whole = with_modules(config, path)
+    return model if whole is config else rebuild(model, whole.expand())[0]

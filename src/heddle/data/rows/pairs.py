@@ -48,6 +48,9 @@ class PairRows(RowsConfig):
         if source is None:
             want = "pairs of source and target (a .tsv file, or parallel files), because rows.kind is pairs"
             raise ConfigError("data", want=want, got="text without targets")
+        if source.loss_mask is not None:
+            want = "preferences, because the corpus has preference pairs"
+            raise ConfigError("rows.kind", want=want, got=self.kind)
         if source.count != shards.count:
             want = f"{shards.count} documents, one for each of {shards.folder}"
             raise DataError(f"{source.folder}: want {want}, found {source.count}")

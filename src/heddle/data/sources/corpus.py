@@ -34,6 +34,7 @@ from heddle.data.sources.documents import (
     absolute_path,
 )
 from heddle.data.sources.labels import LabelKind
+from heddle.data.sources.preferences import PreferenceSource, holds_preferences
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import CsvSource, JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -239,6 +240,11 @@ class CorpusConfig(Config):
         return any(source.labelled for source in self.every)
 
     @property
+    def edits(self) -> bool:
+        """Tell whether this corpus holds pairs with prototypes, for an editor."""
+        return any(source.edits for source in self.every)
+
+    @property
     def chats(self) -> bool:
         """Say whether this corpus holds conversations."""
         return any(isinstance(source, ChatSource) for source in self.every)
@@ -371,14 +377,14 @@ def source_for(path: str) -> SourceConfig:
     if not found:
         raise UsageError(f"{path}: an empty folder")
     reader = found.pop()
+    if reader is JsonlSource and holds_preferences(path):
+        return PreferenceSource(path=path)
     return ChatSource(path=path) if reader is JsonlSource and holds_chats(path) else reader(path=path)
 
 
 FileReader = type[TextSource | JsonlSource | TsvSource | CsvSource | ParquetSource | ConllSource]
 READERS: dict[str, FileReader] = {
-    ".jsonl": JsonlSource,
-    ".ndjson": JsonlSource,
-    ".json": JsonlSource,
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), JsonlSource),
     ".tsv": TsvSource,
     ".csv": CsvSource,
     ".parquet": ParquetSource,
