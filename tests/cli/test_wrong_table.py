@@ -308,6 +308,8 @@ VERBS = {
     GENERATE + "--beams 2 --draft lookup": "--draft: want sampling or greedy decoding, got beams",
     GENERATE + "--min-tokens -1": "--min-tokens: want at least 0, got -1",
     GENERATE + "--length-penalty 99 --beams 2": "--length-penalty: want a number from -10 to 10, such as 1, got 99.0",
+    GENERATE + "--no-repeat-ngram -1": "--no-repeat-ngram: want at least 0, got -1",
+    GENERATE + "--beams 2 --early-stopping soon": "--early-stopping: want one of never, heuristic, full, got 'soon'",
     GENERATE + "--groups 3 --beams 4 --diversity 1": "--groups: want a number that divides the 4 beams, got 3",
     GENERATE + "--logprobs -1 --json": "--logprobs: want at least 0, got -1",
     GENERATE + "--beams": "--beams: want a value, got none",

@@ -159,6 +159,8 @@ ADDED: dict[str, list[str]] = {
         *(f"objective/{kind}*" for kind in NEW_OBJECTIVES),
         *("noises/*", "objectives*", "rows/sentence_pairs*", "model/encoder.generator"),
         *("objective/masked_token.static", "objective/masked_token.unit", "rows/packed.recut"),
+        *("penalties.no_repeat_ngram", "strategy/beams.early_stopping"),
+        "table of max_tokens min_tokens strategy.forced_end",
         *("optimizer/adafactor*", "schedule/rsqrt*", "tokenizer/bpe.order"),
     ],
     "recipes": [
@@ -176,6 +178,7 @@ ADDED: dict[str, list[str]] = {
         *(f"{verb} --base" for verb in (*RUN_VERBS, "train")),
         *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
         *("compare", "compare *"),
+        *("generate --no-repeat-ngram", "generate --early-stopping"),
         *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
     "public": [
@@ -191,8 +194,9 @@ REMOVED: dict[str, list[str]] = {
 }
 # Options of generation; `strategy` names a decoding strategy that the library does not have.
 _OPTIONS = """
-max_tokens min_tokens samples seconds max_length_ratio logprobs chunk cache compile temperature top_k top_p min_p
-typical seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
+max_tokens min_tokens forced_end samples seconds max_length_ratio logprobs chunk cache compile temperature top_k top_p
+min_p typical seed beams length_penalty coverage groups diversity early_stopping contrast repetition presence frequency
+no_repeat_ngram bias strategy
 """
 OPTION_NAMES = _OPTIONS.split()
 _NAMES = """

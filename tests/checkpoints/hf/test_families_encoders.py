@@ -309,7 +309,7 @@ def small(**changes: Any) -> EncoderConfig:
 
 def test_what_no_class_has_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no counterpart for pooling: mean"):
-        save_model(small(pooling=MeanConfig(), outputs=(SequenceClassOutputConfig(),)).build(), tmp_path)
+        save_model(small(pooling=MeanConfig(), outputs=(SequenceClassOutputConfig(classes=2),)).build(), tmp_path)
     with pytest.raises(UsageError, match="bert: it has no class for outputs embedding"):
         save_model(small(outputs=(EmbeddingOutputConfig(),)).build(), tmp_path)
     assert not (tmp_path / "config.json").exists()

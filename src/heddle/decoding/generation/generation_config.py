@@ -116,6 +116,7 @@ class GenerationConfig(Config):
     strategy: DecodingStrategy = field(default_factory=_greedy)
     penalties: PenaltyConfig = PenaltyConfig()
     samples: int = 1  # continuations of each prompt: drawn independently, or the best of the beams
+    forced_end: bool = False  # whether the last of `max_tokens` tokens is the end
     seconds: float | None = None  # deadline after which rows end as they are, with one token or more
     max_length_ratio: float | None = None  # new tokens per source token, at most, plus a few
     logprobs: int | None = None  # most probable tokens returned with each chosen one's logprob; None: neither

@@ -2,7 +2,8 @@
 
 Each step ranks all continuations of the live sequences of a prompt. A candidate that ends (at a stop id, or at the
 maximum length) is kept if it is among the best `beams` of the step; the best `beams` that do not end stay alive. The
-search of a prompt ends when no live sequence can change the result any more (`PromptSearch.is_final` has the proof).
+search of a prompt ends when no live sequence can change the result any more (`PromptSearch.is_final` has the proof), or
+earlier, by `early_stopping`.
 
 Finished sequences are ranked by the sum of their step scores over length to the power of `length_penalty` (GNMT, Wu et
 al. 2016), where the length counts new tokens alone, plus the coverage penalty (`coverage.py`). A step score is the
@@ -21,7 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 
@@ -47,6 +48,8 @@ from heddle.decoding.search.coverage import AttentionRecorder, Coverage, coverag
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import CrossKVCache, State
 
+EarlyStop = Literal["never", "heuristic", "full"]
+
 
 @part("beams")
 class BeamSearch(DecodingStrategy):
@@ -60,6 +63,7 @@ class BeamSearch(DecodingStrategy):
     coverage: float = 0.0  # weight of the coverage penalty; 0: none
     groups: int = 1  # groups of beams, for diverse beam search
     diversity: float = 0.0  # what a token costs for each sequence of earlier groups that takes it at the same step
+    early_stopping: EarlyStop = "never"  # full: when `beams` sequences ended; heuristic: when none live is better now
 
     def __post_init__(self) -> None:
         check_at_least(1, beams=self.beams)
@@ -76,6 +80,10 @@ class BeamSearch(DecodingStrategy):
             raise ConfigError("diversity", want="0 where all beams are one group", got=self.diversity)
         if self.groups > 1 and not self.diversity:
             raise ConfigError("diversity", want="above 0, because otherwise all groups find the same", got=0)
+        if self.early_stopping not in get_args(EarlyStop):
+            raise ConfigError(
+                "early_stopping", want=f"one of {', '.join(get_args(EarlyStop))}", got=self.early_stopping
+            )
 
     @property
     def max_samples(self) -> int:
@@ -211,7 +219,7 @@ class PromptSearch:
         completion = Completion(ids, reason, logprob=node.logprob, score=score)
         entry = reason is not runtime.FinishReason.STOP and self._cut_off(node), -score, completion
         bisect.insort(self.ended, entry, key=lambda e: e[:2])
-        del self.ended[self.config.samples :]
+        del self.ended[self.kept :]
 
     def _cut_off(self, node: BeamNode) -> bool:
         """Tell whether a constraint does not let the sequence end here."""
@@ -223,6 +231,11 @@ class PromptSearch:
         for node, penalty in zip(nodes, coverage, strict=True):
             finished = node.constraint is not None and node.constraint.finished
             self._end(node, runtime.FinishReason.STOP if finished else runtime.FinishReason.STUCK, penalty)
+
+    @property
+    def kept(self) -> int:
+        """Return how many sequences that ended are kept: to stop early, one of each beam."""
+        return self.config.samples if self.search.early_stopping == "never" else self.search.beams
 
     @property
     def rewards(self) -> bool:
@@ -242,6 +255,10 @@ class PromptSearch:
         in front. This must hold for the live sequences of every group, whose tokens are penalties of later groups.
         """
         live = [node.total for group in self.live for node in group]
+        if live and self.search.early_stopping != "never":
+            full = len(self.ended) == self.kept
+            behind = full and self.search.rank(max(live), self.new) <= -self.ended[-1][1]
+            return full if self.search.early_stopping == "full" else behind
         if not live or len(self.ended) < self.config.samples or self.rewards:
             return not live
         bound = max(self.search.rank(max(live), length) for length in (self.new + 1, self.max_tokens))
@@ -330,7 +347,7 @@ def _search(job: GenerationJob, search: BeamSearch) -> Generator[list[StepOutput
             alive = _extend(alive, batch, deadline.passed())
             if not covering:  # the recorder must see this search alone
                 yield []
-    return [[completion for _, _, completion in one.ended] for one in searches]
+    return [[completion for _, _, completion in one.ended[: config.samples]] for one in searches]
 
 
 def _extend(searches: dict[int, PromptSearch], batch: BeamBatch, timed_out: bool) -> dict[int, PromptSearch]:
