@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from heddle.comparison.plan import check_suite
 from heddle.comparison.suites import SUITES
 from heddle.comparison.suites.suite import read_suite
@@ -18,7 +20,8 @@ SMALL = (
 )
 
 
-def test_the_suite_on_the_page_can_be_compared(tmp_path: Path) -> None:
+def test_the_suite_on_the_page_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (source,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mine.yaml").write_text(source)
     (tmp_path / "my.txt").write_text("A line of text.\n" * 50)
