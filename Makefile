@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+SHELL  := bash
 READY  := $(VENV)/.ready
 # One thread per process: under load two threads can be far slower than one.
 # Tests compare runs bit by bit, so they stay on the CPU; `make test-gpu` has those that need a GPU.
@@ -53,12 +54,14 @@ reliability: setup
 BESIDE = $(PYTHON) -m venv $(1) && echo $(CURDIR)/$$(echo $(VENV)/lib/python3*/site-packages) > $$(echo $(1)/lib/python3*/site-packages)/below.pth \
 	&& $(1)/bin/pip install --quiet --disable-pip-version-check $(2)
 
-# Debian's Chromium, playwright, and the reports of `heddle compare` looked at: screenshots go to records/browser.
+# Debian's Chromium, playwright, and a report of `heddle compare` looked at; what came of it is kept.
+SEEN = records/browser
 browser: setup
 	command -v chromium > /dev/null || apt-get install -y -qq chromium
 	$(call BESIDE,.venv-browser,playwright==1.65.2)
-	mkdir -p records/browser
-	$(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/records/browser .venv-browser/bin/python -m pytest -n 0 -q -rs tests/comparison/test_browser.py
+	mkdir -p $(SEEN)
+	set -o pipefail; (chromium --version; $(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/$(SEEN) .venv-browser/bin/python -m pytest \
+		-n 0 -v --no-header -p no:cacheprovider tests/comparison/test_browser.py) | sed 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
 
 # Ray, and `heddle compare` on a local cluster of two workers, one of which dies.
 cluster: setup

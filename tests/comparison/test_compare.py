@@ -5,6 +5,8 @@ import json
 import math
 import random
 import re
+import shutil
+import subprocess
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +29,7 @@ SCIENCE = [
 ]  # fmt: skip
 RESULTS = Path("comparisons", "first", "results.csv")
 NAMES = ("base", "norm:layer_norm")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -101,6 +104,17 @@ def test_the_logs_of_all_runs_are_one_file(small: tuple[Path, str]) -> None:
     for log, one in zip(logs, results, strict=True):
         last = [line["validation_loss"] for line in log["metrics"] if "validation_loss" in line][-1]
         assert last == one["loss_valid"] and log["config"]["seed"] == one["seed"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; make browser installs it and looks at a report closely")
+def test_a_browser_shows_the_losses_of_the_runs(small: tuple[Path, str], tmp_path: Path) -> None:
+    page = (small[0] / RESULTS).with_name("report.html").resolve().as_uri()
+    words = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
+    shown = subprocess.run([*words, page], capture_output=True, text=True, timeout=60, check=True).stdout
+    for name in NAMES:
+        losses = [float(row["loss_test"]) for row in table(small[0] / RESULTS) if row["variant"] == name]
+        (found,) = re.findall(rf'<tr data-variant="{name}">.*?<td class="n">([\d.]+) ', shown)
+        assert float(found) == pytest.approx(sum(losses) / 2, abs=6e-5)
 
 
 def killed_and_resumed(folder: Path, kills: int, seed: int) -> int:

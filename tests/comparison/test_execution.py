@@ -4,15 +4,20 @@ import json
 import subprocess
 import sys
 import time
+import typing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from heddle.comparison.execution import Job, Limit, keep_log, local
 from heddle.comparison.execution.ledger import Result
 from heddle.comparison.execution.local import LocalExecutor
 from heddle.comparison.execution.turns import TOO_LATE, TooLate, Turn, Turns
+from heddle.comparison.execution.worker import PROBED, WARM, Measure
 from heddle.comparison.suites import SUITES, choose_suite
+from heddle.training.loop import Report, Trainer
 
 
 def test_only_so_many_hold_a_turn_and_it_passes_on_when_one_ends(tmp_path: Path) -> None:
@@ -51,6 +56,28 @@ def test_a_run_that_would_end_too_late_leaves_and_one_that_ends_in_time_stays() 
     with pytest.raises(TooLate):
         turn.check(95)  # validations come on top
     Turn(Turns()).check(1e9)  # no limit: what takes longer is saved
+
+
+def test_on_a_gpu_a_step_is_timed_between_two_moments_at_which_nothing_is_left_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Laps say nothing there: launching runs ahead of the device, by hundreds of steps where graphs are replayed."""
+    waits: list[int] = []
+
+    def wait() -> None:
+        waits.append(1)
+        time.sleep(0.24 if len(waits) == 2 else 0)  # what the device still has to do after steps of no time at all
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    trainer = typing.cast(Trainer, SimpleNamespace(steps=1000, step=0, signals=SimpleNamespace(caught=None)))
+    measure = Measure(Turns(until=time.time() + 5))
+    measure.before_fit(trainer)
+    with pytest.raises(TooLate):  # 1,000 steps of 10 ms
+        for _ in range(40):
+            trainer.step += 1
+            measure.after_step(trainer, typing.cast(Report, None))
+    assert measure.step_seconds() == pytest.approx(0.24 / (PROBED - WARM), rel=0.2) and len(measure.laps) == PROBED
 
 
 def job(folder: Path, number: int) -> Job:

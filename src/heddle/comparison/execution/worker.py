@@ -34,7 +34,7 @@ from heddle.training.loop import Callback, Report, Trainer
 
 JOB, RESULT, LOG = "job.json", "result.json", "log.txt"
 LEFT = 75  # exit code of a worker whose parent is gone
-PROBED = 12  # steps by which a run knows how long it will take
+WARM, PROBED = 4, 28  # steps: from the first to the second a run sees how long one takes
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class Measure(Callback):
     def __init__(self, turns: Turns) -> None:
         self.turn = Turn(turns)
         self.laps: list[float] = []
-        self.last = 0.0
+        self.last = self.began = 0.0
+        self.pace: float | None = None  # seconds of a step, on a GPU, which is waited for at both ends
         self.test: float | None = None
 
     def before_fit(self, trainer: Trainer) -> None:
@@ -102,8 +103,14 @@ class Measure(Callback):
         now = time.perf_counter()
         self.laps.append(now - self.last)
         self.turn.take(lambda: trainer.signals.caught is not None)
+        if torch.cuda.is_available() and len(self.laps) in (WARM, PROBED):
+            torch.cuda.synchronize()  # it lags behind, and more so where graphs are replayed
+            now = time.perf_counter()
+            self.pace = (now - self.began) / (PROBED - WARM) if len(self.laps) == PROBED else None
+            self.began = now
         if len(self.laps) == PROBED:
-            self.turn.check(statistics.median(self.laps[1:]) * (trainer.steps - trainer.step))
+            step = statistics.median(self.laps[1:]) if self.pace is None else self.pace
+            self.turn.check(step * (trainer.steps - trainer.step))
         self.last = time.perf_counter()
 
     def after_fit(self, trainer: Trainer) -> None:
@@ -120,8 +127,8 @@ class Measure(Callback):
         self.test = None if found is None else found.loss
 
     def step_seconds(self) -> float | None:
-        """Return the median of a step: compiling and validations are rare enough to leave it alone."""
-        return statistics.median(self.laps) if self.laps else None
+        """Return the seconds of a step; in the median of laps compiling and validations are rare enough."""
+        return self.pace or (statistics.median(self.laps) if self.laps else None)
 
 
 @dataclass
