@@ -29,7 +29,9 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="A task to grade on --data: classify, tag, answer, summarize, blimp, or your own (--use)."),
+        typer.Option(
+            help="A task to grade on --data: classify, tag, dialogue, next_sentence, ..., or your own (--use)."
+        ),
     ] = None,
     window: Annotated[int | None, typer.Option(help="Sliding window in tokens. Default: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Stride of the window in tokens. Default: half a window.")] = None,
