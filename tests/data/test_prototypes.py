@@ -7,7 +7,16 @@ import pytest
 
 from heddle.core import ConfigError, DataError
 from heddle.data.shards import Shards, prepare
-from heddle.data.sources import CorpusConfig, CsvSource, DocumentCounter, FileSplit, JsonlSource, SkipReason, corpus_for
+from heddle.data.sources import (
+    CorpusConfig,
+    CsvSource,
+    Document,
+    DocumentCounter,
+    FileSplit,
+    JsonlSource,
+    SkipReason,
+    corpus_for,
+)
 from heddle.text.tokenizers import ByteTokenizer
 
 ROWS = [
@@ -67,3 +76,9 @@ def test_a_pair_that_cannot_be_used_is_counted_with_its_prototype(tmp_path: Path
     source = JsonlSource(path=file, target="target", prototype="prototype")
     assert len(list(source.documents(counter))) == 1
     assert counter.skipped == {SkipReason.EMPTY: 1}
+
+
+def test_a_pair_stays_on_one_side_of_a_split_whatever_its_prototype() -> None:
+    one, two = (Document("a", "", target="b", prototype=prototype) for prototype in ("c", "d"))
+    assert one.digest != two.digest
+    assert one.split_digest == two.split_digest == Document("a", "", target="b").split_digest

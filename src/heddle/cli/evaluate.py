@@ -49,8 +49,8 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     task: Annotated[
         str | None,
         typer.Option(
-            help="A task to grade on --data: classify, tag, answer, summarize, blimp, webquestions, naturalstories, "
-            "or your own (--use)."
+            help="A task to grade on --data: classify, tag, answer, summarize, blimp, dialogue, next_sentence, "
+            "webquestions, naturalstories, masked_words, or your own (--use)."
         ),
     ] = None,
     labels: Labels = None,

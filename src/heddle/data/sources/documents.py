@@ -108,9 +108,11 @@ class Document:
 
     @property
     def split_digest(self) -> int:
-        """Return what places the document in a split: its group, or its content without the label."""
+        """Return what places the document in a split: its group, or its content without the label or the prototype."""
         if self.group:
             return Document(self.group, "").digest
+        if self.prototype is not None:
+            return Document(self.text, "", target=self.target).digest
         return self.digest if self.label is None else Document(self.text, "", pair=self.pair).digest
 
 

@@ -1,5 +1,6 @@
 """Evaluation: tasks that a model is graded on by name, the library's and the user's own, with bootstrap intervals."""
 
+from heddle.tasks.evaluation.choices import DialogueTask, NextSentenceTask, ReplyChoice, SentencePair
 from heddle.tasks.evaluation.labelled import AnswerTask, ClassifyTask, SummarizeTask, TagTask, read_documents
 from heddle.tasks.evaluation.masked_words import HiddenWords, MaskedWordsTask, hide_words
 from heddle.tasks.evaluation.minimal_pairs import BlimpTask, MinimalPair

@@ -39,6 +39,11 @@ def _documents(path: str, *kinds: LabelKind) -> list[Document]:
     return found
 
 
+def read_pairs(path: str) -> list[Document]:
+    """Return the pairs of a file."""
+    return _documents(path, "target")
+
+
 @register_task
 class ClassifyTask(EvaluationTask):
     """Classes of texts by accuracy and macro F1; scores by correlation."""
