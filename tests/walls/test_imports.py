@@ -95,7 +95,8 @@ GROUPS = {
         "suites": set(),
         "execution": set(),
         "": {"execution", "statistics", "suites"},
-        "report": {"", "statistics"},
+        "scaling": {"", "execution", "statistics", "suites"},
+        "report": {"", "scaling", "statistics"},
     },
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }

@@ -1,5 +1,6 @@
 """Statistics: paired comparisons of runs, with power and rank agreement; fits of scaling laws."""
 
+from heddle.comparison.statistics.isoflop import CostLaw, Optimum, leave_one_out, optimum_at, parabola_bottom
 from heddle.comparison.statistics.paired import (
     MARGIN,
     Agreement,

@@ -21,6 +21,8 @@ SCALE = 1e5  # of the sum, so that the optimizer's tolerances mean little
 FLOPS_PER_WEIGHT = 6.0  # of training one parameter on one token, forward and backward
 CONSTANTS = 5  # E, A, B, alpha, beta
 FEWEST_RUNS = CONSTANTS + 1
+EXPONENTS = 0.01, 3.0  # between which alpha and beta are looked for
+SMALLEST_TERM = 20.0  # nats below the loss: a term that is not there
 Floats = NDArray[np.float64]
 
 
@@ -81,14 +83,23 @@ def fit_huber(runs: Sequence[ScalingRun], delta: float = DELTA, start: ScalingLa
     columns = sizes - middle[0], tokens - middle[1], np.log(losses)
     optimize = scipy_module("optimize")
 
+    within = _bounds(losses)
+
     def minimum(first: Floats, tolerance: float) -> Any:
         limits = {"maxiter": 5000, "maxfun": 20_000, "ftol": tolerance, "gtol": tolerance}
-        return optimize.minimize(_huber, first, (*columns, delta), jac=True, method="L-BFGS-B", options=limits)
+        how = {"jac": True, "method": "L-BFGS-B", "bounds": within, "options": limits}
+        return optimize.minimize(_huber, np.clip(first, *zip(*within, strict=True)), (*columns, delta), **how)
 
     starts = _starts(losses) if start is None else [_point(start, middle)]
     rough = min((minimum(first, 1e-6) for first in starts), key=lambda found: float(found.fun))
     best = minimum(rough.x, 1e-14)
     return _fit(_law(best.x, middle), runs, float(best.fun) / SCALE)
+
+
+def _bounds(losses: Floats) -> list[tuple[float, float]]:
+    """Return bounds for terms that few noisy runs leave free: in the middle of the grid none is above the losses."""
+    term = math.log(losses.min()) - SMALLEST_TERM, math.log(losses.max()) + 1.0
+    return [term, term, term, EXPONENTS, EXPONENTS]
 
 
 def _huber(point: Floats, sizes: Floats, tokens: Floats, logs: Floats, delta: float) -> tuple[float, Floats]:
@@ -135,7 +146,7 @@ def fit_projected(runs: Sequence[ScalingRun]) -> Fit:
     best: Any = None
     for alpha in (0.15, 0.3, 0.5, 0.8):
         for beta in (0.15, 0.3, 0.5, 0.8):
-            found = optimize.least_squares(lambda point: inner(point)[1], [alpha, beta], bounds=(0.01, 3.0))
+            found = optimize.least_squares(lambda point: inner(point)[1], [alpha, beta], bounds=EXPONENTS)
             if best is None or found.cost < best.cost:
                 best = found
     constants = inner(best.x)[0]
