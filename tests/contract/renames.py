@@ -141,6 +141,7 @@ ADDED: dict[str, list[str]] = {
     "configs": [
         *("run.callbacks", "run.use", "hardware.threads", "keep.weights", "run.weight_seed"),
         *("budget*", "variants*", "table of name variants base*"),
+        *("larger*", "table of budgets sizes seeds*"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
         *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
@@ -166,14 +167,14 @@ ADDED: dict[str, list[str]] = {
         *(f"{verb} --best" for verb in RUN_VERBS),
         *(f"{verb} --base" for verb in (*RUN_VERBS, "train")),
         *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
-        *("compare", "compare *"),
+        *("compare", "compare *", "scale", "scale *"),
         *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
     "public": [
         *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)", "heddle.load(base)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
-        *("preset electra-base", "preset electra-small", "heddle.compare"),
+        *("preset electra-base", "preset electra-small", "heddle.compare", "heddle.scale"),
         *("LM.tokenizer gives with_special", "LM.tokenizer gives with_special(names)"),
     ],
 }
@@ -188,7 +189,7 @@ typical seed beams length_penalty coverage groups diversity contrast repetition 
 OPTION_NAMES = _OPTIONS.split()
 _NAMES = """
 EvaluationTask HeddleError LM LookupDraft Run build compare load presets register_preset register_recipe register_task
-rules train use
+rules scale train use
 """
 PUBLIC_NAMES = _NAMES.split()
 CHANGED: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from heddle.comparison.report.figures import BOTTOM, PALETTE, RIGHT, TALL, WIDTH
 from heddle.comparison.scaling import ArchitectureLaw, Best
 from heddle.comparison.statistics import optimum_at
 
-LEFT_EDGE, UPPER = 70, 30
+LEFT_EDGE, UPPER, LEGEND = 70, 30, 14
 CURVE = 60  # points of a line
 MARGIN = 0.06  # of a range, kept free on both sides
 Point = tuple[float, float]
@@ -31,7 +31,7 @@ class Plot:
             parts.append(f'<line class="grid" x1="{LEFT_EDGE}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(text(LEFT_EDGE - 8, y + 4, short(tick) if self.up.log else f"{tick:.3f}", "end"))
         for tick in self.across.ticks(4):
-            parts.append(text(self.across.at(tick), TALL - BOTTOM + 18, short(tick), "middle"))
+            parts.append(text(self.across.at(tick), TALL - BOTTOM + 18, _tick(tick, labels[0]), "middle"))
         parts.append(text((LEFT_EDGE + WIDTH - RIGHT) / 2, TALL - 6, labels[0], "middle"))
         parts.append(text(8, 12, labels[1]))
         return parts
@@ -67,15 +67,19 @@ class Plot:
         """Return the figure with its legend below."""
         parts = list(self.parts)
         for number, (name, colour) in enumerate(self.keys):
-            y = TALL + 18 * number
+            y = TALL + LEGEND + 18 * number
             parts.append(f'<rect class="key {colour}" x="{LEFT_EDGE}" y="{y - 6}" width="18" height="5"/>')
             parts.append(text(LEFT_EDGE + 26, y, name))
-        return svg(parts, TALL + 18 * len(self.keys), title)
+        return svg(parts, TALL + LEGEND + 18 * len(self.keys), title)
 
 
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
     """Return words at a place."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _tick(value: float, label: str) -> str:
+    return f"{value:.2g}" if "FLOPs" in label else short(value)
 
 
 def _range(values: Sequence[float], log: bool) -> tuple[float, float]:
@@ -104,6 +108,8 @@ def profiles(law: ArchitectureLaw, unit: str) -> str:
     if not law.points:
         return ""
     points = [(float(one.cell.parameters), one.loss) for one in law.points]
+    spots = [(one.optimum.parameters, one.optimum.loss) for one in law.best if one.inside]
+    points += [spot for spot in spots if points and min(points)[0] <= spot[0] <= max(points)[0]]
     plot = Plot(points, ("parameters", unit), (True, False))
     for number, budget in enumerate(law.profile.budgets):
         here = [one for one in law.points if one.cell.budget == budget]

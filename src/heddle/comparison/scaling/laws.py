@@ -183,7 +183,7 @@ def fit_architecture(
 def _fitted(found: ArchitectureLaw, draws: int) -> ArchitectureLaw:
     runs = [point.run() for point in found.points]
     fit = fit_huber(runs)
-    laws = tuple(bootstrap_fits(runs, draws))
+    laws = tuple(bootstrap_fits(runs, draws, start=fit.law))
     groups: dict[Any, list[ScalingRun]] = {}
     for point in found.points:
         groups.setdefault(point.cell.budget, []).append(point.run())

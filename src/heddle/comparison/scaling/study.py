@@ -150,7 +150,8 @@ def choose_study(targets: Sequence[str], given: Iterable[tuple[str, Any]] = ()) 
     bases, edits = [t for t in targets or ("first",) if ":" not in t], [t for t in targets if ":" in t]
     if not bases:
         raise UsageError(f"scale: want a recipe or a config file first, which {edits[0]} changes")
-    found = [_architecture(name, rest) for name in bases]
+    own = [(path, value) for path, value in rest if path.split(".")[0] not in SHARED]
+    found = [_architecture(name, own if number else rest) for number, name in enumerate(bases)]
     found += [_changed(found[0], word) for word in edits]
     first = found[0].base
     shared = {name: fields_of(first)[name] for name in SHARED}

@@ -21,6 +21,7 @@ SCALE = 1e5  # of the sum, so that the optimizer's tolerances mean little
 FLOPS_PER_WEIGHT = 6.0  # of training one parameter on one token, forward and backward
 CONSTANTS = 5  # E, A, B, alpha, beta
 FEWEST_RUNS = CONSTANTS + 1
+ROUGH, POLISHED, MOST = 60, 4, 5000  # steps from every start; how many of the best go on; their steps
 EXPONENTS = 0.01, 3.0  # between which alpha and beta are looked for
 SMALLEST_TERM = 20.0  # nats below the loss: a term that is not there
 Floats = NDArray[np.float64]
@@ -85,14 +86,14 @@ def fit_huber(runs: Sequence[ScalingRun], delta: float = DELTA, start: ScalingLa
 
     within = _bounds(losses)
 
-    def minimum(first: Floats, tolerance: float) -> Any:
-        limits = {"maxiter": 5000, "maxfun": 20_000, "ftol": tolerance, "gtol": tolerance}
+    def minimum(first: Floats, tolerance: float, steps: int) -> Any:
+        limits = {"maxiter": steps, "maxfun": 4 * steps, "ftol": tolerance, "gtol": tolerance}
         how = {"jac": True, "method": "L-BFGS-B", "bounds": within, "options": limits}
         return optimize.minimize(_huber, np.clip(first, *zip(*within, strict=True)), (*columns, delta), **how)
 
     starts = _starts(losses) if start is None else [_point(start, middle)]
-    rough = min((minimum(first, 1e-6) for first in starts), key=lambda found: float(found.fun))
-    best = minimum(rough.x, 1e-14)
+    rough = sorted((minimum(first, 1e-6, ROUGH) for first in starts), key=lambda found: float(found.fun))
+    best = min((minimum(one.x, 1e-14, MOST) for one in rough[:POLISHED]), key=lambda found: float(found.fun))
     return _fit(_law(best.x, middle), runs, float(best.fun) / SCALE)
 
 
@@ -154,9 +155,11 @@ def fit_projected(runs: Sequence[ScalingRun]) -> Fit:
     return _fit(law, runs, float(best.cost))
 
 
-def bootstrap_fits(runs: Sequence[ScalingRun], draws: int = 1000, seed: int = 0) -> list[ScalingLaw]:
+def bootstrap_fits(
+    runs: Sequence[ScalingRun], draws: int = 1000, seed: int = 0, start: ScalingLaw | None = None
+) -> list[ScalingLaw]:
     """Fit again to runs drawn with replacement, each time from the fit of all; the spread is the uncertainty."""
-    best, random = fit_huber(runs).law, np.random.default_rng(seed)
+    best, random = start or fit_huber(runs).law, np.random.default_rng(seed)
     laws: list[ScalingLaw] = []
     while len(laws) < draws:
         drawn = [runs[number] for number in random.integers(len(runs), size=len(runs))]
