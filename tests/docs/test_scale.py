@@ -3,6 +3,9 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +25,57 @@ def commands() -> list[list[str]]:
     return [shlex.split(line.partition("#")[0]) for line in lines]
 
 
-def test_the_toy_of_the_page_runs_in_a_shell_and_in_python(
+def test_the_toy_of_the_page_is_killed_goes_on_runs_in_python_predicts_and_is_graded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The whole road: a plan, runs, SIGKILL in the middle, the rest, Python, a prediction, its test, the report."""
     monkeypatch.chdir(tmp_path)
-    assert main(["scale", *commands()[0], "--processes", "2"]) == 0
-    folder = tmp_path / "scaling" / "first"
-    for name in ("results.csv", "laws.json", "report.html", "loss.svg"):
-        assert name in PAGE or name.endswith(".svg")
-        assert (folder / name).exists()
-    lines = (folder / "runs.jsonl").read_bytes()
-    assert all(json.loads(line)["status"] == "done" for line in lines.splitlines())
+    folder, toy = tmp_path / "scaling" / "first", ["scale", *commands()[0], "--processes", "1"]
+    ledger = folder / "runs.jsonl"
+    done = run_and_kill(toy, ledger)
+    assert main(toy) == 0
+    text = capsys.readouterr().out
+    assert (
+        "one epoch is " in text and f"12 runs (search and grid), {12 - done} to go" in text and "time: about " in text
+    )
+    lines = ledger.read_text().splitlines()
+    assert len({json.loads(line)["key"] for line in lines}) == len(lines) == 12
     (source,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     found: dict[str, Any] = {}
-    exec(compile(source, "docs/scale.md", "exec"), found)  # the page's own text
+    exec(compile(source, "docs/scale.md", "exec"), found)  # the page's own text: the same study, so nothing is trained
     assert [row["flops"] for row in found["table"]][:3] == [1e9, 2e9, 4e9]
-    assert "; about " not in capsys.readouterr().err and (folder / "runs.jsonl").read_bytes() == lines  # the same study
+    assert main(["scale", str(folder), "--test"]) == 2
+    assert "no prediction yet; give --predict first" in capsys.readouterr().err
+    for step in ("--predict", "--test"):
+        assert main(["scale", str(folder), step, "--processes", "1"]) == 0
+    assert "side the band" in capsys.readouterr().out
+    assert ledger.read_text().splitlines()[:12] == lines  # nothing was run twice
+    check_report(folder)
+
+
+def run_and_kill(words: list[str], ledger: Path) -> int:
+    """Start a command, kill it after its first finished run; return how many are finished."""
+    process = subprocess.Popen([sys.executable, "-m", "heddle", *words], stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 200
+    while not (ledger.exists() and ledger.read_text().count("\n")) and process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    done = ledger.read_text().count("\n")
+    assert 1 <= done < 12
+    return done
+
+
+def check_report(folder: Path) -> None:
+    """Look for every part of the report, which loads nothing from elsewhere."""
+    page = (folder / "report.html").read_text()
+    for part in ("Prediction and test", "id='tests'", "Best size over compute", "variable projection", "Every run"):
+        assert part in page
+    assert not re.search(r"(src|href)=[\"']?http", page)
+    assert (folder / "loss.svg").read_text().startswith('<?xml version="1.0"')
+    for name in ("results.csv", "laws.json", "prediction.json", "grade.json"):
+        assert name in PAGE and (folder / name).exists()
 
 
 def test_the_other_commands_mean_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

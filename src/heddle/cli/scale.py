@@ -113,7 +113,7 @@ def show_laws(found: "Scaled") -> None:
 def _show_law(law: "ArchitectureLaw", unit: str) -> None:
     from heddle.comparison.report import short
 
-    if law.fit is None:
+    if law.fit is None or law.projected is None:
         why = law.reason if not law.missing or not law.points else f"{law.missing} runs of its grid are missing"
         print_message(f"{law.name}: no law yet: {why}")
         return

@@ -186,7 +186,7 @@ class ShapeLadder:
         return best
 
     def _rule(self, width: int) -> float:
-        return max(1.0, self.sizes.shape.layers * (width / self.sizes.shape.width) ** self.depth)
+        return max(1.0, self.sizes.shape.layers * math.pow(width / self.sizes.shape.width, self.depth))
 
     def _layers(self, width: int) -> list[int]:
         middle = round(self._rule(width))

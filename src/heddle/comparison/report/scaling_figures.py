@@ -183,8 +183,7 @@ def frontier(laws: Sequence[ArchitectureLaw], tests: Mapping[str, Mapping[str, A
 
 
 def _frontier_line(plot: Plot, law: ArchitectureLaw, kind: str) -> None:
-    assert law.fit is not None
-    fitted, last = law.fit.law, law.profile.budgets[-1]
+    fitted, last = law.law, law.profile.budgets[-1]
     frontier_at: Callable[[float], Point] = lambda flops: (flops, optimum_at(fitted, flops, law.cost).loss)  # noqa: E731
     inside = [frontier_at(flops) for flops in _between(law.profile.budgets[0], last)]
     plot.line([(x, y) for x, y in inside if plot.up.low <= y <= plot.up.high], kind)

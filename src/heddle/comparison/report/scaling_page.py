@@ -140,8 +140,7 @@ def worth(laws: Sequence[ArchitectureLaw]) -> list[str]:
     for law in known[1:]:
         first = known[0]
         flops = first.profile.budgets[-1]
-        assert first.fit is not None
-        wanted = optimum_at(first.fit.law, flops, first.cost).loss
+        wanted = optimum_at(first.law, flops, first.cost).loss
         ratio = _compute_for(law, wanted, flops)
         if ratio is None:
             lines.append(f"{law.name} never reaches the loss of {first.name} at {flops:.3g} FLOPs, by its law.")
@@ -156,13 +155,12 @@ def worth(laws: Sequence[ArchitectureLaw]) -> list[str]:
 
 def _compute_for(law: ArchitectureLaw, loss: float, flops: float) -> float | None:
     """Return the compute, as a ratio, at which a law's lowest loss is the wanted one, by bisection."""
-    assert law.fit is not None
     low, high = 1 / WIDEST_SEARCH, WIDEST_SEARCH
-    if optimum_at(law.fit.law, flops * high, law.cost).loss > loss:
+    if optimum_at(law.law, flops * high, law.cost).loss > loss:
         return None
     for _ in range(HALVINGS):
         middle = (low * high) ** 0.5
-        above = optimum_at(law.fit.law, flops * middle, law.cost).loss > loss
+        above = optimum_at(law.law, flops * middle, law.cost).loss > loss
         low, high = (middle, high) if above else (low, middle)
     return high
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from heddle.comparison.arms import with_rate
 from heddle.comparison.plan import Hashes, PlannedRun, config_hash, prepare_data, run_flops, run_of_seed
@@ -30,6 +30,7 @@ from heddle.models import (
 )
 from heddle.training import RunConfig, resolve_model
 
+T = TypeVar("T")
 FLOPS_AT_CENTRE = 60.0  # C / N^2 where each parameter has ten tokens: six FLOPs each for N parameters and 10 N tokens
 FEWEST_STEPS = 20
 GRID, LARGER = "grid", "larger"  # arms; those of the search are called rate x 0.5
@@ -108,7 +109,7 @@ class Profile:
         return [_middle(self.at(budget)) for budget in dict.fromkeys((budgets[0], _middle(budgets), budgets[-1]))]
 
 
-def _middle(values: list[Any]) -> Any:
+def _middle(values: list[T]) -> T:
     return values[len(values) // 2]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -82,9 +83,15 @@ class ArchitectureLaw:
         """Return the name of the architecture."""
         return self.profile.architecture.name
 
+    @property
+    def law(self) -> ScalingLaw:
+        """Return the fitted law; refuse where there is none yet."""
+        if self.fit is None:
+            raise UsageError(f"{self.name}: no law yet: {self.reason}")
+        return self.fit.law
+
     def constants(self) -> dict[str, tuple[float, Interval]]:
         """Return the constants with their intervals; those of A and B, which span orders, are made in logarithms."""
-        assert self.fit is not None
         found = {}
         for name in CONSTANTS:
             drawn = [_constant(law, name) for law in self.draws]
@@ -94,7 +101,7 @@ class ArchitectureLaw:
             else:
                 low, high = interval(drawn, len(self.points))
                 edges = max(0.0, low), min(1.0, high) if name == "exponent" else high
-            found[name] = _constant(self.fit.law, name), edges
+            found[name] = _constant(self.law, name), edges
         return found
 
     def plain(self) -> dict[str, Any]:
@@ -177,24 +184,41 @@ def fit_architecture(
     try:
         return _fitted(found, grid.study.scale.draws)
     except UsageError as error:
-        return ArchitectureLaw(profile, points, len(mine) - len(done), lost, rates, str(error))
+        return dataclasses.replace(found, reason=str(error))
 
 
 def _fitted(found: ArchitectureLaw, draws: int) -> ArchitectureLaw:
-    runs = [point.run() for point in found.points]
-    fit = fit_huber(runs)
-    laws = tuple(bootstrap_fits(runs, draws, start=fit.law))
-    groups: dict[Any, list[ScalingRun]] = {}
+    runs = tuple(point.run() for point in found.points)
+    by_stack = tuple(point.run(point.cell.stack_parameters) for point in found.points)
+    groups: dict[float, list[ScalingRun]] = {}
     for point in found.points:
         groups.setdefault(point.cell.budget, []).append(point.run())
     cells = found.profile.cells
     cost = CostLaw.fit([float(cell.parameters) for cell in cells], [float(cell.flops_token) for cell in cells])
-    own = ArchitectureLaw(
-        found.profile, found.points, found.missing, found.failed, found.rates, "", fit, fit_projected(runs),
-        fit_huber([point.run(point.cell.stack_parameters) for point in found.points]), laws,
-        {float(budget): one for budget, one in leave_one_out(groups, fit.law).items()}, cost,
-    )  # fmt: skip
-    return _with_best(own)
+    fit, laws = _fit_with_draws(runs, draws)
+    return _with_best(
+        dataclasses.replace(
+            found,
+            fit=fit,
+            draws=laws,
+            projected=fit_projected(runs),
+            by_stack=_fit(by_stack),
+            without=leave_one_out(groups, fit.law),
+            cost=cost,
+        )
+    )
+
+
+@lru_cache(maxsize=16)
+def _fit(runs: tuple[ScalingRun, ...]) -> Fit:
+    """Fit once to the same runs, which are read again before and after a larger run."""
+    return fit_huber(runs)
+
+
+@lru_cache(maxsize=16)
+def _fit_with_draws(runs: tuple[ScalingRun, ...], draws: int) -> tuple[Fit, tuple[ScalingLaw, ...]]:
+    fit = _fit(runs)
+    return fit, tuple(bootstrap_fits(runs, draws, start=fit.law))
 
 
 def _with_best(found: ArchitectureLaw) -> ArchitectureLaw:
@@ -204,7 +228,6 @@ def _with_best(found: ArchitectureLaw) -> ArchitectureLaw:
 
 
 def _best(found: ArchitectureLaw, flops: float) -> Best:
-    assert found.fit is not None
     drawn = [optimum_at(law, flops, found.cost) for law in found.draws if min(law.alpha, law.beta) > 0]
     ranges = [
         interval([math.log(vars(one)[name]) for one in drawn], len(found.points))
@@ -213,7 +236,7 @@ def _best(found: ArchitectureLaw, flops: float) -> Best:
     size, tokens, loss = ((math.exp(low), math.exp(high)) for low, high in ranges)
     here = [point for point in found.points if point.cell.budget == flops]
     bottom = parabola_bottom([float(p.cell.parameters) for p in here], [p.loss for p in here])
-    return Best(flops, optimum_at(found.fit.law, flops, found.cost), size, tokens, loss, bottom, bool(here))
+    return Best(flops, optimum_at(found.law, flops, found.cost), size, tokens, loss, bottom, bool(here))
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------
@@ -234,7 +257,8 @@ def predict(found: ArchitectureLaw, parameters: float, tokens: float, seeds: int
     The interval has the spread of the bootstrap and the noise of the runs themselves. The band also covers what the
     fits without one budget and the second estimator say: beyond the grid the choice of a fit matters more than noise.
     """
-    assert found.fit is not None and found.projected is not None
+    if found.fit is None or found.projected is None:
+        raise UsageError(f"{found.name}: no law yet: {found.reason}")
     count = len(found.points)
     noise = found.fit.error * math.sqrt(count / max(1, count - 5) / seeds)
     draw = np.random.default_rng(0).normal(0.0, noise, len(found.draws))

@@ -44,8 +44,7 @@ def runs_hash(results: Iterable[Result]) -> str:
 def larger_cell(grid: Grid, law: ArchitectureLaw) -> Cell:
     """Return the larger run of one architecture: as given, or the best at ten times the largest budget."""
     asked, one = grid.study.scale.larger, law.profile.architecture
-    assert law.fit is not None
-    best = optimum_at(law.fit.law, TIMES * law.profile.budgets[-1], law.cost)
+    best = optimum_at(law.law, TIMES * law.profile.budgets[-1], law.cost)
     parameters = best.parameters if asked.parameters is None else asked.parameters
     tokens = min(best.tokens, float(grid.text.tokens)) if asked.tokens is None else asked.tokens
     cell = grid.cell(one, parameters, tokens)
@@ -108,12 +107,11 @@ def write_prediction(
 
 def _row(one: Larger) -> dict[str, Any]:
     cell, found = one.cell, predict(one.law, one.cell.parameters, one.cell.tokens, len(one.runs))
-    assert one.law.fit is not None
     return {
         "layers": cell.shape.layers, "width": cell.shape.width, "parameters": cell.parameters,
         "parameters_without_embeddings": cell.stack_parameters, "tokens": cell.tokens, "flops": cell.flops,
         "times_largest_budget": cell.flops / one.law.profile.budgets[-1], "keys": [run.key for run in one.runs],
-        "law": vars(one.law.fit.law), "fitted_runs": len(one.law.points), "loss": found.loss,
+        "law": vars(one.law.law), "fitted_runs": len(one.law.points), "loss": found.loss,
         "interval": list(found.interval), "band": list(found.band),
     }  # fmt: skip
 

@@ -26,7 +26,7 @@ class RateRule:
     factor: float
     at_width: int
     power: float
-    how: str
+    basis: str
 
     def at(self, width: int) -> float:
         """Return the ratio at a width, rounded so that a run has the same name everywhere."""
@@ -75,10 +75,10 @@ def find_rule(grid: Grid, profile: Profile, results: Mapping[str, Result]) -> Ra
     (low, first), (high, last) = min(best.items()), max(best.items())
     power = 0.0 if low == high else math.log(last / first) / math.log(high / low)
     kept = min(0.0, max(STEEPEST, power))
-    how = f"best at width {low}: x {first:.3g}" + (f", at width {high}: x {last:.3g}" if high != low else "")
-    how += "" if kept == power else f"; a power of {power:.2f} is taken as {kept:.0f}"
+    basis = f"best at width {low}: x {first:.3g}" + (f", at width {high}: x {last:.3g}" if high != low else "")
+    basis += "" if kept == power else f"; a power of {power:.2f} is taken as {kept:.0f}"
     factor = math.sqrt(first * last) if power != kept else first  # a clipped rule passes between the two
-    return RateRule(factor, round(math.sqrt(low * high)) if power != kept else low, kept, how)
+    return RateRule(factor, round(math.sqrt(low * high)) if power != kept else low, kept, basis)
 
 
 def best_factor(runs: list[CellRun], results: Mapping[str, Result]) -> float | None:

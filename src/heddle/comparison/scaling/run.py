@@ -161,7 +161,7 @@ class _Queue:
         unit, laws = Unit.of(list(results.values())), []
         for profile in self.grid.profiles:
             rule = find_rule(self.grid, profile, results)
-            laws.append(fit_architecture(self.grid, profile, self._of(profile), results, rule.how if rule else ""))
+            laws.append(fit_architecture(self.grid, profile, self._of(profile), results, rule.basis if rule else ""))
         prediction = read_prediction(self.folder)
         grade = read_grade(self.folder)
         if write:

@@ -5,7 +5,7 @@ law for that reason, never instead of it.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,7 @@ class CostLaw:
 
     def tokens(self, size: float, flops: float) -> float:
         """Return the tokens that a budget pays for."""
-        return flops / (self.factor * size**self.power)
+        return flops / (self.factor * math.pow(size, self.power))
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ def parabola_bottom(sizes: Sequence[float], losses: Sequence[float]) -> float | 
     return math.exp(bottom) if logs.min() <= bottom <= logs.max() else None
 
 
-def leave_one_out(groups: Mapping[Hashable, Sequence[ScalingRun]], start: ScalingLaw) -> dict[Hashable, Fit]:
-    """Fit again without each group of runs, such as one budget; a group without which no fit is left is skipped."""
-    fits: dict[Hashable, Fit] = {}
+def leave_one_out(groups: Mapping[float, Sequence[ScalingRun]], start: ScalingLaw) -> dict[float, Fit]:
+    """Fit again without each group of runs, such as one budget; one without which no fit is left is skipped."""
+    fits: dict[float, Fit] = {}
     for left_out in groups:
         runs = [run for name, group in groups.items() if name != left_out for run in group]
         if len(set(runs)) < FEWEST_RUNS:

@@ -85,11 +85,12 @@ def fit_huber(runs: Sequence[ScalingRun], delta: float = DELTA, start: ScalingLa
     optimize = scipy_module("optimize")
 
     within = _bounds(losses)
+    lowest, highest = np.array(within).T
 
     def minimum(first: Floats, tolerance: float, steps: int) -> Any:
         limits = {"maxiter": steps, "maxfun": 4 * steps, "ftol": tolerance, "gtol": tolerance}
-        how = {"jac": True, "method": "L-BFGS-B", "bounds": within, "options": limits}
-        return optimize.minimize(_huber, np.clip(first, *zip(*within, strict=True)), (*columns, delta), **how)
+        settings = {"jac": True, "method": "L-BFGS-B", "bounds": within, "options": limits}
+        return optimize.minimize(_huber, np.clip(first, lowest, highest), (*columns, delta), **settings)
 
     starts = _starts(losses) if start is None else [_point(start, middle)]
     rough = sorted((minimum(first, 1e-6, ROUGH) for first in starts), key=lambda found: float(found.fun))
