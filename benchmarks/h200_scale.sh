@@ -14,7 +14,11 @@ case ${1:-} in [0-9]*) minutes=$1; shift ;; esac
 tokens=${TOKENS:-${TMPDIR:-/tmp}/heddle_scaling_tokens}
 [ -e "$tokens/prepared.json" ] || $python benchmarks/scaling_data.py "$packed" --prepare "$tokens"
 grid=(first lstm "data=$tokens" tokenizer=byte rows.length=256 rows.boundaries=stream training.batch=64 validation_rows=4096
-  model.dropout=0 budgets=3e13,1e14,3e14,1e15,3e15 larger.parameters=4e7 larger.tokens=1.49e8 larger.seeds=2 seeds=2 "$@")
+  model.dropout=0 budgets=3e13,1e14,3e14,1e15,3e15 larger.parameters=4e7 larger.tokens=1.49e8 larger.seeds=2 seeds=2)
+for given in "$@"; do # in place of what the grid has under that key
+  for at in "${!grid[@]}"; do [[ ${grid[$at]} != "${given%%=*}="* ]] || unset "grid[$at]"; done
+  grid+=("$given")
+done
 how=(-o "$out" --processes "${PROCESSES:-12}" --minutes "$minutes")
 case $part in
   plan)    $python -m heddle.cli.main scale "${grid[@]}" -o "$out" --plan ;;

@@ -21,7 +21,7 @@ from heddle.comparison.scaling import CellRun, Grid, Text, Unit, choose_study, f
 from heddle.comparison.scaling.prediction import Larger, check_before_test, larger_cell, write_grade, write_prediction
 from heddle.comparison.scaling.rates import RateRule, find_rule, search_runs
 from heddle.comparison.statistics import CostLaw, ScalingLaw, optimum_at, parabola_bottom
-from heddle.core import DamageError, UsageError, fields_of
+from heddle.core import DamageError, UsageError, fields_of, replace
 from heddle.models import build_meta, count_parameters, training_flops
 
 TRUE = ScalingLaw(E=0.9, A=40.0, B=220.0, alpha=0.33, beta=0.38)
@@ -96,6 +96,13 @@ def law_of(seed: int = 0) -> scaling.ArchitectureLaw:
 def large() -> Grid:
     """Return that grid at the recipe's rates."""
     return books(rule="fixed", **LARGER)
+
+
+def with_larger_run(**settings: float) -> Grid:
+    """Return that grid with another larger run."""
+    grid = books(rule="fixed", **LARGER)
+    scale = replace(grid.study.scale, larger=scaling.LargerConfig(**settings))
+    return dataclasses.replace(grid, study=dataclasses.replace(grid.study, scale=scale))
 
 
 # --- the grid ---------------------------------------------------------------------------------------------------------
@@ -393,8 +400,8 @@ def test_a_text_too_short_for_a_budget_is_refused() -> None:
 
 def test_a_larger_run_beyond_one_epoch_or_below_the_grid_is_refused() -> None:
     for settings, want in (
-        ({"larger.tokens": 151e6, "larger.parameters": 40e6}, "want at most the 150,000,000 tokens of one epoch"),
-        ({"larger.tokens": 1e6, "larger.parameters": 1e6}, "want more FLOPs than the largest budget"),
+        ({"tokens": 151e6, "parameters": 40e6}, "want at most the 150,000,000 tokens of one epoch"),
+        ({"tokens": 1e6, "parameters": 1e6}, "want more FLOPs than the largest budget"),
     ):
         with pytest.raises(UsageError, match=want):
-            larger_cell(books(rule="fixed", **settings), law_of())
+            larger_cell(with_larger_run(**settings), law_of())

@@ -97,7 +97,7 @@ class _Sizes:
             found["layers"] = shape.layers
         ratio = shape.width / self.shape.width
         if "hidden" in self.values:
-            found["hidden"] = _multiple(self.values["hidden"] * ratio)
+            found["hidden"] = _scaled(self.values["hidden"], ratio)
         if "heads" in self.values:
             heads = self.values["heads"]
             found["heads"] = _heads(shape.width, self.shape.width / heads, "head_width" in self.values)
@@ -121,7 +121,7 @@ def _resized_network(model: ModelConfig, before: Shape, shape: Shape) -> ModelCo
         if type(own.get("times")) is int and shape.layers != before.layers:
             new["times"] = shape.layers
         if type(own.get("hidden")) is int:
-            new["hidden"] = _multiple(own["hidden"] * ratio)
+            new["hidden"] = _scaled(own["hidden"], ratio)
         if type(own.get("heads")) is int:
             wide = own.get("head_width")
             new["heads"] = _heads(shape.width, wide or before.width / own["heads"], wide is not None)
@@ -132,8 +132,8 @@ def _resized_network(model: ModelConfig, before: Shape, shape: Shape) -> ModelCo
     return replace(swap(Config, edit)(model), width=shape.width)
 
 
-def _multiple(value: float) -> int:
-    return max(GRAIN, GRAIN * round(value / GRAIN))
+def _scaled(hidden: int, ratio: float) -> int:
+    return hidden if ratio == 1 else max(GRAIN, GRAIN * round(hidden * ratio / GRAIN))
 
 
 def _heads(width: int, head_width: float, fixed: bool) -> int:
@@ -166,7 +166,13 @@ class ShapeLadder:
         self._counted: dict[Shape, int] = {}
 
     def parameters(self, shape: Shape) -> int:
-        """Return the parameters of a shape."""
+        """Return the parameters of a shape; of a deep one from those of one and of two layers."""
+        if not self.depth or shape.layers <= 2:
+            return self._count(shape)
+        one, two = (self._count(Shape(layers, shape.width)) for layers in (1, 2))
+        return one + (shape.layers - 1) * (two - one)
+
+    def _count(self, shape: Shape) -> int:
         if shape not in self._counted:
             self._counted[shape] = self.count(resize(self.model, shape))
         return self._counted[shape]
