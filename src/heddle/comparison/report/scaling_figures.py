@@ -30,8 +30,9 @@ class Plot:
             y = self.up.at(tick)
             parts.append(f'<line class="grid" x1="{LEFT_EDGE}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(text(LEFT_EDGE - 8, y + 4, short(tick) if self.up.log else f"{tick:.3f}", "end"))
-        for tick in self.across.ticks(4):
-            parts.append(text(self.across.at(tick), TALL - BOTTOM + 18, _tick(tick, labels[0]), "middle"))
+        for number, tick in enumerate(self.across.ticks(4)):
+            anchor = "end" if number == 3 else "middle"  # the last one stays inside
+            parts.append(text(self.across.at(tick), TALL - BOTTOM + 18, _tick(tick, labels[0]), anchor))
         parts.append(text((LEFT_EDGE + WIDTH - RIGHT) / 2, TALL - 6, labels[0], "middle"))
         parts.append(text(8, 12, labels[1]))
         return parts

@@ -14,6 +14,7 @@ from heddle.core.system import write_text
 
 WIDEST_SEARCH = 1e6  # times the compute, in which a loss is looked for
 HALVINGS = 60
+NOTHING = 1e-6  # a constant below it is at the edge of the fit: a term that is not there
 
 
 def write_scaling_report(found: Scaled, command: str) -> Path:
@@ -105,7 +106,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str
 
 
 def _range(pair: Sequence[float], digits: str = ".4g") -> str:
-    return f"[{pair[0]:{digits}}, {pair[1]:{digits}}]"
+    low, high = (value if value > NOTHING else 0.0 for value in pair)
+    return f"[{low:{digits}}, {high:{digits}}]"
 
 
 # --- sections ---------------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ def worth(laws: Sequence[ArchitectureLaw]) -> list[str]:
             few = "less" if ratio < 1 else "more"
             times = 1 / ratio if ratio < 1 else ratio
             lines.append(
-                f"For the loss of {first.name} at {flops:.3g} FLOPs, {law.name} needs {times:.3g} times {few}."
+                f"For the loss of {first.name} at {flops:.3g} FLOPs, {law.name} needs {times:.3g} times {few} compute."
             )
     return lines
 
@@ -189,7 +191,7 @@ def _tests(found: Scaled) -> list[str]:
         "band",
         "measured",
         "error",
-        "",
+        "band",
     )
     made = (
         f"<p>Written on {escape(found.prediction['made'])}, before the larger run, from {found.prediction['runs']} "
@@ -204,7 +206,7 @@ def _constants(laws: Sequence[ArchitectureLaw]) -> str:
     for law in laws:
         if law.fit is None or law.projected is None or law.by_stack is None:
             continue
-        cells = [f"{value:.4g} {_range(edges, '.3g')}" for value, edges in law.constants().values()]
+        cells = [f"{_figure(value)} {_range(edges, '.3g')}" for value, edges in law.constants().values()]
         rows.append([law.name, *cells, f"{law.fit.error:.2%}"])
         second = law.projected.law
         rows.append([f"{law.name}, variable projection", *_plain(second), f"{law.projected.error:.2%}"])
@@ -213,8 +215,12 @@ def _constants(laws: Sequence[ArchitectureLaw]) -> str:
     return _table(head, rows, "constants") if rows else ""
 
 
+def _figure(value: float) -> str:
+    return f"{value:.4g}" if value > NOTHING else "0"
+
+
 def _plain(law: Any) -> list[str]:
-    return [f"{value:.4g}" for value in (law.E, law.A, law.B, law.alpha, law.beta, law.exponent)]
+    return [_figure(value) for value in (law.E, law.A, law.B, law.alpha, law.beta, law.exponent)]
 
 
 def _best(laws: Sequence[ArchitectureLaw]) -> str:
