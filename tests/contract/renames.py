@@ -150,6 +150,7 @@ ADDED: dict[str, list[str]] = {
         *("run.init_layers", "run.init_vocabulary", "init_vocabulary/*", "source/preference*", "rows/preferences*"),
         *("run.callbacks", "run.use", "hardware.threads", "keep.weights", "run.weight_seed"),
         *("budget*", "variants*", "table of name variants base*"),
+        *("larger*", "table of budgets sizes seeds*"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
         *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
@@ -177,7 +178,7 @@ ADDED: dict[str, list[str]] = {
         *(f"{verb} --best" for verb in RUN_VERBS),
         *(f"{verb} --base" for verb in (*RUN_VERBS, "train")),
         *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
-        *("compare", "compare *"),
+        *("compare", "compare *", "scale", "scale *"),
         *("generate --no-repeat-ngram", "generate --early-stopping"),
         *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
@@ -185,7 +186,7 @@ ADDED: dict[str, list[str]] = {
         *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)", "heddle.load(base)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
-        *("preset electra-base", "preset electra-small", "heddle.compare"),
+        *("preset electra-base", "preset electra-small", "heddle.compare", "heddle.scale"),
         *("LM.tokenizer gives with_special", "LM.tokenizer gives with_special(names)"),
     ],
 }
@@ -201,7 +202,7 @@ no_repeat_ngram bias strategy
 OPTION_NAMES = _OPTIONS.split()
 _NAMES = """
 EvaluationTask HeddleError LM LookupDraft Run build compare load presets register_preset register_recipe register_task
-rules train use
+rules scale train use
 """
 PUBLIC_NAMES = _NAMES.split()
 CHANGED: dict[str, dict[str, Any]] = {

@@ -99,7 +99,8 @@ GROUPS = {
         "suites": set(),
         "execution": set(),
         "": {"execution", "statistics", "suites"},
-        "report": {"", "statistics", "suites"},
+        "scaling": {"", "execution", "statistics", "suites"},
+        "report": {"", "scaling", "statistics", "suites"},
     },
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }

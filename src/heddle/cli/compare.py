@@ -75,7 +75,7 @@ def compare(  # noqa: PLR0913 - one for each option
 
     typed = [target, *(words or []), *([] if controls else ["--no-controls"])]
     if report and Path(target).is_dir():
-        out, typed = Path(target), _typed_before(Path(target))
+        out, typed = Path(target), typed_before(Path(target))
     given = [word for word in typed if not word.startswith("--")]
     suite = configure(given[0], given[1:])
     folder, controls = out or Path("comparisons") / suite.name, "--no-controls" not in typed
@@ -83,7 +83,7 @@ def compare(  # noqa: PLR0913 - one for each option
         compared = load_comparison(suite, folder, controls)
     else:
         options = Options(executor, processes, controls, minutes, whole, again, pilot, at_once)
-        with _watching(folder, typed) as watcher:
+        with watching(folder, typed) as watcher:
             compared = run_suite(suite, folder, options, watcher)
     page = write_report(compared, shlex.join(["heddle", "compare", *typed]))
     show_verdicts(compared)
@@ -99,7 +99,7 @@ def configure(target: str, words: list[str]) -> "Suite":
     return with_settings(choose_suite(target, [word for word in words if "=" not in word]), settings)
 
 
-def _typed_before(folder: Path) -> list[str]:
+def typed_before(folder: Path) -> list[str]:
     """Return the words with which the comparison of a folder was asked for."""
     from heddle.core import UsageError
     from heddle.core.system import read_text
@@ -120,7 +120,7 @@ def _list_suites() -> None:
 
 
 @contextlib.contextmanager
-def _watching(folder: Path, typed: list[str]) -> "Iterator[Watcher]":
+def watching(folder: Path, typed: list[str]) -> "Iterator[Watcher]":
     """Show lines and a bar while a comparison runs; after SIGTERM runs are saved, as after Ctrl-C."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

@@ -29,6 +29,7 @@ from heddle.cli.list import list_
 from heddle.cli.plot import plot
 from heddle.cli.rescore import rescore
 from heddle.cli.retrieve import retrieve
+from heddle.cli.scale import scale
 from heddle.cli.score import score
 from heddle.cli.show import show
 from heddle.cli.summarize import summarize
@@ -104,6 +105,7 @@ app.command("retrieve")(retrieve)
 app.command("show")(show)
 app.command("check")(check)
 app.command("compare")(compare)
+app.command("scale")(scale)
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -152,7 +152,7 @@ class _Queue:
         if self.options.again:
             self.ledger.forget_failed()
         if self.options.pilot:
-            measure_speeds(self.plan, self.folder, self.options.side_by_side, limit, self.watcher.message)
+            measure_speeds(self.plan.configs(), self.folder, self.options.side_by_side, limit, self.watcher.message)
         self._announce()
         while (left := self._left()) and not limit.is_over():
             before = len(left)

@@ -7,6 +7,7 @@ from heddle.comparison.statistics.agreement import (
     rank_agreement,
     sign_agreement,
 )
+from heddle.comparison.statistics.isoflop import CostLaw, Optimum, leave_one_out, optimum_at, parabola_bottom
 from heddle.comparison.statistics.paired import (
     MARGIN,
     Comparison,
