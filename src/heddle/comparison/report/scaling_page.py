@@ -7,7 +7,8 @@ from typing import Any
 
 from heddle.comparison.report import scaling_figures as figures
 from heddle.comparison.report.figures import short
-from heddle.comparison.report.page import REPORT, STYLE
+from heddle.comparison.report.page import REPORT
+from heddle.comparison.report.style import STYLE, standalone
 from heddle.comparison.scaling import ArchitectureLaw, Scaled
 from heddle.comparison.statistics import optimum_at
 from heddle.core.system import write_text
@@ -25,15 +26,6 @@ def write_scaling_report(found: Scaled, command: str) -> Path:
     path = found.folder / REPORT
     write_text(path, render(found, command, drawn))
     return path
-
-
-def standalone(figure: str) -> str:
-    """Return a figure as an SVG file with its own style."""
-    start, end = figure.index("<svg "), figure.index("</svg>") + len("</svg>")
-    inside = figure[start:end].replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    head, rest = inside.split(">", 1)
-    paper = "svg { background: var(--page); min-width: 0; }"
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}><style>{STYLE}{paper}</style>{rest}\n'
 
 
 def _figures(found: Scaled) -> dict[str, str]:
