@@ -263,3 +263,5 @@ ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.Evaluation
 ADDED["options"] += ["evaluate --task"]
 for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]
+ADDED["configs"] += ["table of teacher sha256 facts*"]
+ADDED["options"] += ["data teach*"]
