@@ -147,7 +147,14 @@ NEW_KEYS = (
 )
 ADDED: dict[str, list[str]] = {
     "configs": [
-        *("run.init_layers", "run.init_vocabulary", "init_vocabulary/*", "source/preference*", "rows/preferences*"),
+        *(
+            "run.init_layers",
+            "run.init_vocabulary",
+            "init_vocabulary/*",
+            "source/preference*",
+            "source/chat_preference*",
+            "rows/preferences*",
+        ),
         *("run.callbacks", "run.use", "hardware.threads", "keep.weights", "run.weight_seed"),
         *("budget*", "variants*", "table of name variants base*"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),

@@ -41,7 +41,7 @@ def run(line: str) -> None:
         out.write_text(said.getvalue())
 
 
-@pytest.mark.parametrize("blocks", [(0, 1), (2, 4), (3,)], ids=["encoder", "language model", "pairs"])
+@pytest.mark.parametrize("blocks", [(0, 1), (2, 4, 5), (3,)], ids=["encoder", "language model", "pairs"])
 def test_the_commands_run(blocks: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = write_text(tmp_path / "my.txt", lines=120).read_text().splitlines()
@@ -50,6 +50,11 @@ def test_the_commands_run(blocks: tuple[int, ...], tmp_path: Path, monkeypatch: 
         (tmp_path / f"{name}.de").write_text("\n".join(text.upper() for text in texts) + "\n")
     pairs = [{"prompt": line[:20], "chosen": line[20:], "rejected": line[20:] + " no"} for line in lines]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    said = [
+        [{"role": "user", "content": a}, {"role": "assistant", "content": b}] for a in lines[:60] for b in ("y", "n")
+    ]
+    chats = [{"chosen": one, "rejected": other} for one, other in zip(said[::2], said[1::2], strict=True)]
+    (tmp_path / "chat_pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in chats))
     for line in (line for block in blocks for line in BLOCKS[block]):
         run(line)
     if 3 in blocks:

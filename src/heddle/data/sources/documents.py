@@ -67,7 +67,8 @@ class Turns:
 class Document:
     """A text and where it came from; `target` makes it a pair, `turns` a conversation, `label` a labelled document.
 
-    `rejected` makes it a preference pair: the answer that is worse than the target, to the same prompt. A labelled
+    `rejected` makes it a preference pair: the answer that is worse than the target, to the same prompt, and
+    `rejected_turns` one of conversations. A labelled
     document may have a second text, `pair`. Documents of one `group` stay on one side of a split, and so does a
     document whose text is the group's name.
     """
@@ -80,6 +81,7 @@ class Document:
     pair: str | None = None
     label: Label | None = None
     rejected: str | None = None
+    rejected_turns: Turns | None = None
 
     @cached_property
     def digest(self) -> int:
@@ -95,6 +97,8 @@ class Document:
             hashed.update(b"\xfc" + self.label.plain.encode())
         if self.rejected is not None:
             hashed.update(b"\xfb" + self.rejected.encode())
+        if self.rejected_turns is not None:
+            hashed.update(b"\xfa" + self.rejected_turns.plain.encode())
         return int.from_bytes(hashed.digest(), "little")
 
     @property
