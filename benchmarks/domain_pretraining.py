@@ -4,12 +4,12 @@
     python benchmarks/domain_pretraining.py run OUT [KEY=VALUE...] [--seeds 0 1 2] [--minutes M]
     python benchmarks/domain_pretraining.py report OUT
 
-DATA holds the folders lm-wikipedia-sample and cls-imdb. For each seed: an encoder is pre-trained on Wikipedia, then it
-goes on with the reviews in three ways, for as many steps. 1,000 of IMDB's training reviews, chosen by a hash of
-their text, are held out; the task `masked_words` hides the same words of them for every vocabulary. Each run has a line
-in OUT/domain.jsonl with its loss per character and an interval by bootstrap; the report has mean and deviation over
-seeds, and the interval of each difference to the encoder of Wikipedia, paired by seed. Test reviews are not read.
-What is done is not done again, and a run that `--minutes` cut off goes on with the next call.
+DATA holds the folders lm-wikipedia-sample and cls-imdb. For each seed: an encoder is pre-trained on Wikipedia, then
+goes on from there on the reviews in three ways, for as many steps. 1,000 of IMDB's training reviews, chosen by a hash
+of their text, are held out; the task `masked_words` hides the same words of them for every vocabulary. Each run has a
+line in OUT/domain.jsonl with its loss per character and an interval by bootstrap; the report has mean and deviation
+over seeds, and the interval of each difference to the encoder of Wikipedia, paired by seed. IMDB's test reviews are
+unread. What is done is not done again, and a run that `--minutes` cut off goes on with the next call.
 """
 
 import argparse

@@ -27,6 +27,8 @@ FILES = {
     "one.conll": "a B-X\n\n",
     "tags.jsonl": json.dumps({"tokens": ["Ann", "is"], "tags": ["O"]}) + "\n",
     "moved.json": json.dumps({"data": [{"paragraphs": [{"context": "It was Ann.", "qas": [ASKED]}]}]}),
+    "qa.jsonl": "".join(json.dumps({"text": f"{who}?", "target": "out", "from": who}) + "\n" for who in ("Ann", "Bob")),
+    "unedited.jsonl": json.dumps({"text": "a", "target": "b"}) + "\n",
     "articles.json": json.dumps({"data": [{"title": "t"}], "paragraphs": 1}),
 }
 SMALL = "tokenizer='{kind: byte}' model.layers=1 model.width=16 model.heads=2 training.steps=2 hardware.device=cpu"
@@ -55,6 +57,10 @@ TRAIN = {
     "similarity data=numbers.csv": "numbers.csv:2: want a number in column 'score', found 'high'",
     "similarity data=classes.csv": "classes.csv: which column holds the pair? It has text, label",
     "summarize data=columns.csv": "columns.csv: which column holds the target? It has text, stars, when",
+    "retrieve_and_edit data=columns.csv": "columns.csv: which column holds the target? It has text, stars, when",
+    "retrieve_and_edit data=qa.jsonl model.head=adaptive": "model.head",
+    "retrieve_and_edit data.sources.0.path=unedited.jsonl": "unedited.jsonl:1: want text in column 'prototype', found",
+    "first data=corpus.txt model.head=pointer_generator": "head: want one that does not copy, because there",
     "embed data=corpus.txt training.micro_batch=8": "training.micro_batch: want null on one process, because",
     "embed data=corpus.txt model.dropout=0": "model.dropout: want above 0, because two passes must differ, got 0.0",
 }
@@ -87,6 +93,20 @@ VERBS = {f"train {words} {SMALL}": want for words, want in TRAIN.items()} | {
     "fill nosuch.txt -m run": "nosuch.txt: no such file",
     "fill two.txt -m classifier": "want an encoder that predicts masked tokens",
     "fill two.txt -m classifier --top 0": "--top: want at least 1, got 0",
+    "retrieve": "missing argument: PAIRS|INDEX",
+    "retrieve nosuch.jsonl": "nosuch.jsonl: no such file",
+    "retrieve two.txt": "two.txt: want pairs as JSON lines, CSV or TSV, got text",
+    "retrieve folder": "folder: want the folder of an index, found no index.json",
+    "retrieve columns.csv": "columns.csv: which column holds the target? It has text, stars, when",
+    "retrieve qa.jsonl --group frm": "qa.jsonl:1: want the name of a group in column 'frm', found no such field",
+    "retrieve qa.jsonl -k 0": "-k: want at least 1, got 0",
+    "retrieve qa.jsonl -k 2 --edit run": "-k: want 1, or --json, so that replies of one text can be told apart, got 2",
+    "retrieve qa.jsonl --by nosuch": "no run is called 'nosuch'",
+    "retrieve qa.jsonl --edit run": "--edit: want an encoder-decoder, trained on prototypes, got 'a language model'",
+    "retrieve qa.jsonl nosuch.txt": "nosuch.txt: no such file",
+    "retrieve qa.jsonl empty.txt": "empty.txt: an empty file; want one line or more",
+    "retrieve qa.jsonl -o corpus.txt": "corpus.txt: exists, and heddle did not write it",
+    "retrieve qa.jsonl --index folder": "folder: want a free path for the index, found something there",
     "fill two.txt -m run": "fill: want an encoder, such as BERT, got a language model",
 }
 

@@ -268,7 +268,19 @@ ADDED["public"] += [
 ]
 ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.EvaluationTask", "heddle.register_task"]
 ADDED["options"] += ["evaluate --task"]
+ADDED["options"] += [
+    *(f"evaluate --{name}" for name in ("calibrate", "examples", "instruction", "labels", "limit", "seed", "table")),
+    *("evaluate --template", "evaluate -k", "evaluate argument 1"),
+]
 for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]
 ADDED["configs"] += ["table of teacher sha256 facts*"]
 ADDED["options"] += ["data teach*"]
+
+# Retrieve-and-edit.
+ADDED["configs"] += ["head/pointer_generator*"]
+ADDED["configs"] += [f"source/{kind}.prototype" for kind in ("csv", "tsv", "jsonl")]
+ADDED["recipes"] += ["retrieve_and_edit: *"]
+ADDED["options"] += ["retrieve*"]
+ADDED["public"] += ["LM.tokenizer gives source(prototype)"]
+ADDED["configs"] += ["bm25*", "table of format by*"]  # the record of a saved index

@@ -12,8 +12,9 @@ from torch import Tensor
 from heddle.core import UsageError, decode, encode
 from heddle.models.networks import Encoder, EncoderConfig, ModelConfig
 from heddle.nn.base import Context
-from heddle.nn.ends import (
+from heddle.nn.outputs import (
     MaskedTokenOutputConfig,
+    MeanConfig,
     MultiLabelOutputConfig,
     NextSentenceOutputConfig,
     OutputConfig,
@@ -23,7 +24,6 @@ from heddle.nn.ends import (
     SpanOutputConfig,
     TokenClassOutputConfig,
 )
-from heddle.nn.ends.pooling import MeanConfig
 
 CASES = encoders()
 TEXTS = [case for case in CASES if case.config.vocab is not None]

@@ -40,13 +40,13 @@ from heddle.nn.ends import (
     AdaptiveHeadConfig,
     FactorizedEmbeddingConfig,
     FactorizedHeadConfig,
-    MaskedTokenOutputConfig,
     MixtureHeadConfig,
     NarrowEmbeddingConfig,
     SegmentedEmbeddingConfig,
     SoftmaxHeadConfig,
     TransformedHeadConfig,
 )
+from heddle.nn.outputs import MaskedTokenOutputConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.recurrent import AttentionRNNConfig, LSTMConfig, MogrifierConfig
 

@@ -28,6 +28,7 @@ from heddle.cli.help import help_
 from heddle.cli.list import list_
 from heddle.cli.plot import plot
 from heddle.cli.rescore import rescore
+from heddle.cli.retrieve import retrieve
 from heddle.cli.score import score
 from heddle.cli.show import show
 from heddle.cli.summarize import summarize
@@ -99,6 +100,7 @@ app.command("tag")(tag)
 app.command("answer")(answer)
 app.command("embed")(embed)
 app.command("fill")(fill)
+app.command("retrieve")(retrieve)
 app.command("show")(show)
 app.command("check")(check)
 app.command("compare")(compare)

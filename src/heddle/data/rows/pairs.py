@@ -113,7 +113,7 @@ class PairPlan(RowPlan):
         return Row(tokens, weights, source=source, source_length=source_count, inputs=self._opened(tokens))
 
     def _opened(self, tokens: NDArray[Any]) -> NDArray[Any] | None:
-        return with_begin_token(tokens, np.zeros(1, np.int64), self._target)
+        return with_begin_token(tokens, (np.zeros(1, np.int64),), self._target)
 
 
 def _pair_epoch(

@@ -83,7 +83,7 @@ class PreferencePlan(RowPlan):
         first = int(shards.ends[pair]) - count - 1
         shards.fill(tokens[: count + 1], first)
         shards.fill_weights(weights[:count], first)
-        opened = with_begin_token(tokens, np.zeros(1, np.int64), shards)
+        opened = with_begin_token(tokens, (np.zeros(1, np.int64),), shards)
         return tokens[:-1] if opened is None else opened, tokens[1:], weights
 
 

@@ -68,6 +68,7 @@ def encode_documents(
 ) -> list[tuple[EncodedDocument | RejectedDocument, ...]]:
     """Encode documents: the ids of a text or a conversation, or those of both sides of a pair or both answers."""
     parts = [() if d.turns is not None else tuple(d.texts) for d in documents]
+    prototypes = iter(tokenizer.encode_arrays([d.prototype for d in documents if d.prototype is not None]))
     ids = iter(tokenizer.encode_arrays([text for texts in parts for text in texts]))
     found: list[tuple[EncodedDocument | RejectedDocument, ...]] = []
     for document, texts in zip(documents, parts, strict=True):
@@ -75,7 +76,11 @@ def encode_documents(
             prompt, answers = next(ids), [(text, next(ids)) for text in texts[1:]]
             found.append(tuple(_answer(tokenizer, prompt, *answer) for answer in answers))
         elif document.turns is None:
-            found.append(tuple(_encoded(tokenizer, text, next(ids)) for text in texts))
+            encoded = [_encoded(tokenizer, text, next(ids)) for text in texts]
+            if document.prototype is not None:
+                source = [encoded[0].ids, np.array(tokenizer.special_tokens.separator, np.uint32), next(prototypes)]
+                encoded[0] = replace(encoded[0], ids=np.concatenate(source))
+            found.append(tuple(encoded))
         else:
             assert chat_encoder is not None, "conversations need a template"
             both = (document.turns, document.rejected_turns)

@@ -240,6 +240,11 @@ class CorpusConfig(Config):
         return any(source.labelled for source in self.every)
 
     @property
+    def edits(self) -> bool:
+        """Tell whether this corpus holds pairs with prototypes, for an editor."""
+        return any(source.edits for source in self.every)
+
+    @property
     def chats(self) -> bool:
         """Say whether this corpus holds conversations."""
         return any(isinstance(source, ChatSource | ChatPreferenceSource) for source in self.every)
@@ -379,9 +384,7 @@ def source_for(path: str) -> SourceConfig:
 
 FileReader = type[TextSource | JsonlSource | TsvSource | CsvSource | ParquetSource | ConllSource]
 READERS: dict[str, FileReader] = {
-    ".jsonl": JsonlSource,
-    ".ndjson": JsonlSource,
-    ".json": JsonlSource,
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), JsonlSource),
     ".tsv": TsvSource,
     ".csv": CsvSource,
     ".parquet": ParquetSource,

@@ -68,9 +68,9 @@ class Document:
     """A text and where it came from; `target` makes it a pair, `turns` a conversation, `label` a labelled document.
 
     `rejected` makes it a preference pair: the answer that is worse than the target, to the same prompt, and
-    `rejected_turns` one of conversations. A labelled
-    document may have a second text, `pair`. Documents of one `group` stay on one side of a split, and so does a
-    document whose text is the group's name.
+    `rejected_turns` one of conversations. A labelled document may have a second text, `pair`; a pair a `prototype`,
+    which an editor reads after the text, and which may be empty. Documents of one `group` stay on one side of a split,
+    and so does a document whose text is the group's name.
     """
 
     text: str
@@ -81,6 +81,7 @@ class Document:
     pair: str | None = None
     label: Label | None = None
     rejected: str | None = None
+    prototype: str | None = None
     rejected_turns: Turns | None = None
 
     @cached_property
@@ -97,8 +98,10 @@ class Document:
             hashed.update(b"\xfc" + self.label.plain.encode())
         if self.rejected is not None:
             hashed.update(b"\xfb" + self.rejected.encode())
+        if self.prototype is not None:
+            hashed.update(b"\xfa" + self.prototype.encode())
         if self.rejected_turns is not None:
-            hashed.update(b"\xfa" + self.rejected_turns.plain.encode())
+            hashed.update(b"\xf9" + self.rejected_turns.plain.encode())
         return int.from_bytes(hashed.digest(), "little")
 
     @property
@@ -214,6 +217,11 @@ class SourceConfig(Config):
     @property
     def labelled(self) -> bool:
         """Tell whether its documents have labels, or second texts."""
+        return False
+
+    @property
+    def edits(self) -> bool:
+        """Tell whether its documents are pairs with prototypes, for an editor."""
         return False
 
     def absolute(self) -> Self:

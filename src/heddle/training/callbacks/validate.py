@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, DataError, bounded_exp
-from heddle.data.rows import Batch, MeasuredText, RowPlan, collate
+from heddle.data.rows import Batch, MeasuredText, RowPlan
 from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import LossFunction, ObjectiveConfig
@@ -64,7 +64,7 @@ class HeldOutRows:
             for number, (lane, rows) in enumerate(groups):
                 if lane % processes.world != processes.rank:
                     continue
-                batch, carried = collate([self.plan.row(row) for row in rows], rows), states.get(lane)
+                batch, carried = self.plan.build_batch(rows), states.get(lane)
                 if signals.caught is not None and processes.world == 1:
                     return None
                 shown = objective.prepare(batch, seed=0) if self.prepare is None else self.prepare(batch)
@@ -92,7 +92,7 @@ class HeldOutRows:
         if not predictions.shape[1]:
             return {}
         every = [range(first, min(first + self.batch, self.end)) for first in range(self.first, self.end, self.batch)]
-        batches = [collate([self.plan.row(row) for row in rows], rows) for rows in every]
+        batches = [self.plan.build_batch(rows) for rows in every]
         return objective.metrics(predictions.float().cpu().numpy(), batches)
 
     def _groups(self, world: int) -> list[tuple[int, range]]:

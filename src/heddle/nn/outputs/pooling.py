@@ -3,15 +3,12 @@
 from abc import ABC, abstractmethod
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from heddle.core import Config, Share, part
-from heddle.core.shapes import Stream
+from heddle.core.shapes import Stream, Vector
 from heddle.nn.base import Context, Linear, Module
 from heddle.nn.layers import ActivationName, activation
-
-Vector = Float[Tensor, "batch width"]
 
 
 class PoolingConfig(Config, ABC):

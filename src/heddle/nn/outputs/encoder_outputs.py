@@ -21,7 +21,7 @@ from heddle.core import (
 )
 from heddle.core.shapes import Losses, Stream
 from heddle.nn.base import Context, Linear, Module, Role, upcast
-from heddle.nn.ends.head import HeadConfig, TransformedHeadConfig
+from heddle.nn.ends import HeadConfig, TransformedHeadConfig
 from heddle.nn.layers import ActivationName, activation
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -93,6 +93,8 @@ class MaskedTokenOutputConfig(OutputConfig):
     def build(self, vocab: int | None, width: int) -> Output:
         if vocab is None:
             raise ConfigError("outputs", want="classes, because there is no vocabulary", got=self.kind)
+        if self.head.copies:
+            raise ConfigError("head", want="one that does not copy, because there is no source", got=self.head.kind)
         return MaskedTokenOutput(vocab, width, self)
 
 
