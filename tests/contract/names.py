@@ -20,6 +20,7 @@ import yaml
 from contract import cases
 
 import heddle
+from heddle.core import MissingExtra
 from heddle.core import config as core
 
 Flat = dict[str, Any]
@@ -105,7 +106,7 @@ def _classes() -> list[type[core.Config]]:
         if not module.name.endswith("__main__"):
             try:
                 importlib.import_module(module.name)
-            except core.MissingExtra:  # of a whole module
+            except MissingExtra:  # of a whole module
                 continue
             except ModuleNotFoundError as error:  # something optional is not installed
                 if error.name is None or error.name.startswith("heddle"):
