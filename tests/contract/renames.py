@@ -147,7 +147,14 @@ NEW_KEYS = (
 )
 ADDED: dict[str, list[str]] = {
     "configs": [
-        *("run.init_layers", "run.init_vocabulary", "init_vocabulary/*", "source/preference*", "rows/preferences*"),
+        *(
+            "run.init_layers",
+            "run.init_vocabulary",
+            "init_vocabulary/*",
+            "source/preference*",
+            "source/chat_preference*",
+            "rows/preferences*",
+        ),
         *("run.callbacks", "run.use", "hardware.threads", "keep.weights", "run.weight_seed"),
         *("budget*", "variants*", "table of name variants base*"),
         *("larger*", "table of budgets sizes seeds*"),
@@ -272,6 +279,8 @@ ADDED["options"] += [
 ]
 for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]
+ADDED["configs"] += ["table of teacher sha256 facts*"]
+ADDED["options"] += ["data teach*"]
 
 # Retrieve-and-edit.
 ADDED["configs"] += ["head/pointer_generator*"]

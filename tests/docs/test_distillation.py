@@ -24,7 +24,10 @@ def run(line: str) -> None:
     words, out = shlex.split(line, comments=True)[1:], None
     if ">" in words:
         words, out = words[: words.index(">")], Path(words[-1])
-    trains, starts = words[0] == "train", "init=" in line.replace("init=null", "") or "train distill" in line
+    trains, starts = (
+        words[0] == "train" or words[1] == "teach",
+        "init=" in line.replace("init=null", "") or "train distill" in line or "teach distill" in line,
+    )
     more = SMALL.split() if trains else ["--device", "cpu"]
     if trains and (not starts or "model=" in line):
         more += [word for word in TEACHER.split() if word.split("=")[0] not in line]
@@ -38,7 +41,7 @@ def run(line: str) -> None:
         out.write_text(said.getvalue())
 
 
-@pytest.mark.parametrize("blocks", [(0,), (1, 3), (2,)], ids=["encoder", "language model", "pairs"])
+@pytest.mark.parametrize("blocks", [(0, 1), (2, 4, 5), (3,)], ids=["encoder", "language model", "pairs"])
 def test_the_commands_run(blocks: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = write_text(tmp_path / "my.txt", lines=120).read_text().splitlines()
@@ -47,9 +50,14 @@ def test_the_commands_run(blocks: tuple[int, ...], tmp_path: Path, monkeypatch: 
         (tmp_path / f"{name}.de").write_text("\n".join(text.upper() for text in texts) + "\n")
     pairs = [{"prompt": line[:20], "chosen": line[20:], "rejected": line[20:] + " no"} for line in lines]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    said = [
+        [{"role": "user", "content": a}, {"role": "assistant", "content": b}] for a in lines[:60] for b in ("y", "n")
+    ]
+    chats = [{"chosen": one, "rejected": other} for one, other in zip(said[::2], said[1::2], strict=True)]
+    (tmp_path / "chat_pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in chats))
     for line in (line for block in blocks for line in BLOCKS[block]):
         run(line)
-    if 2 in blocks:
+    if 3 in blocks:
         assert len((tmp_path / "teacher.de").read_text().splitlines()) == 60, "a line for each line"
 
 

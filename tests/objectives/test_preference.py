@@ -16,7 +16,16 @@ from heddle.checkpoints.store import load_config
 from heddle.core import ConfigError, DataError, decode, replace
 from heddle.core.system import read_config
 from heddle.data.rows import PreferenceRows
-from heddle.data.sources import CorpusConfig, DocumentCounter, HashSplit, PreferenceSource, corpus_for
+from heddle.data.shards import open_side, prepare
+from heddle.data.sources import (
+    CorpusConfig,
+    DocumentCounter,
+    HashSplit,
+    PreferenceSource,
+    Side,
+    corpus_for,
+)
+from heddle.data.sources.chat_preferences import ChatPreferenceSource
 from heddle.models.presets import PresetConfig
 from heddle.nn.adapters import LoraConfig
 from heddle.objectives import NextTokenConfig, PreferenceConfig
@@ -114,6 +123,82 @@ def test_a_path_is_known_by_its_fields(tmp_path: Path) -> None:
     assert isinstance(corpus_for(str(write_pairs(tmp_path / "my.jsonl"))).sources[0], PreferenceSource)
     (tmp_path / "other.jsonl").write_text('{"text": "a"}\n')
     assert not isinstance(corpus_for(str(tmp_path / "other.jsonl")).sources[0], PreferenceSource)
+
+
+# --- conversations ----------------------------------------------------------------------------------------------------
+
+
+def said(*contents: str, first: str = "user") -> list[dict[str, str]]:
+    """Return messages of user and assistant in turn."""
+    roles = ("user", "assistant") if first == "user" else ("assistant", "user")
+    return [{"role": roles[number % 2], "content": text} for number, text in enumerate(contents)]
+
+
+def test_messages_in_each_form_are_the_same_two_conversations(tmp_path: Path) -> None:
+    good, bad = said("Hello!", first="assistant"), said("Go away.", first="assistant")
+    whole = {"chosen": said("Hi", "Hello!"), "rejected": said("Hi", "Go away.")}
+    rows: list[Any] = [
+        {"prompt": said("Hi"), "chosen": good, "rejected": bad},
+        {"prompt": "Hi", "chosen": good, "rejected": bad},
+        whole,
+        {"prompt": "Hi", **whole},
+    ]
+    bads: list[Any] = [whole | {"rejected": whole["chosen"]}, {"prompt": "Hi", "chosen": good}, "text"]
+    bads += [whole | {"chosen": said("Hi", "Hello!", "More?")}, whole | {"rejected": ["x", {"role": 3}]}]
+    (tmp_path / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *bads]))
+    source, counter = corpus_for(str(tmp_path / "my.jsonl")).sources[0], DocumentCounter()
+    assert isinstance(source, ChatPreferenceSource)
+    found = list(source.documents(counter))
+    sides = [[[dict(m) for m in t.messages] for t in (d.turns, d.rejected_turns) if t is not None] for d in found]
+    assert sides == [[whole["chosen"], whole["rejected"]]] * 4
+    assert len({d.group for d in found}) == 1 and "Hi" in found[0].group and "Hello" not in found[0].group
+    wanted = {"same_answers": 1, "missing_field": 1, "bad_json": 1, "no_answer": 1, "bad_turns": 1}
+    assert dict(counter.skipped) == wanted
+    other = dataclasses.replace(found[0], rejected_turns=found[0].turns)
+    assert other.digest != found[0].digest
+
+
+def test_a_run_on_conversations_counts_the_answers_by_the_template(folder: Path, tmp_path: Path) -> None:
+    rows = [
+        {"chosen": said(f"{n}?", "yes", "So?", "good"), "rejected": said(f"{n}?", "yes", "So?", "no")}
+        for n in range(40)
+    ]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = CorpusConfig(
+        sources=(ChatPreferenceSource(path=str(tmp_path / "chats.jsonl")),),
+        split=HashSplit(fraction=0.2),
+        template="plain",
+    )
+    base = run_on(folder)
+    config = replace(base, data=corpus, rows=PreferenceRows(length=64))
+    trainer = trainer_for(config, tmp_path / "run")
+    tokenizer = heddle.load(folder / "start").tokenizer
+    row = trainer.loader.plan.row(0)
+    for side, answer in ((slice(0, 64), "good"), (slice(64, 128), "no")):
+        targets, weights = row.tokens[1:][side], row.weights[side]
+        text = tokenizer.decode(targets[weights > 0].tolist())
+        assert "yes" in text and answer in text and "?" not in text, text
+    trainer.fit()
+    first = next(line for line in metrics(tmp_path / "run") if "loss" in line)
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert (tmp_path / "run" / "chat_template.jinja").is_file()
+
+
+def test_a_side_that_the_template_rejects_takes_the_other_with_it(folder: Path, tmp_path: Path) -> None:
+    template = "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('no') }}{% endif %}"
+    template += "{{ m.role }}: {% generation %}{{ m.content }}{% endgeneration %}\n{% endfor %}"
+    rows = [{"chosen": said(f"{n}?", "yes"), "rejected": said(f"{n}?", "no" if n % 4 else "nay")} for n in range(80)]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source, tokenizer = (
+        ChatPreferenceSource(path=str(tmp_path / "chats.jsonl")),
+        heddle.load(folder / "start").tokenizer,
+    )
+    corpus = CorpusConfig(sources=(source,), split=HashSplit(fraction=0.3))
+    made = prepare(corpus, tokenizer, tmp_path / "prepared", None, template)
+    assert made.counter.kept == 20 and made.pairs
+    for side in Side:
+        chosen, rejected = open_side(made, side)
+        assert rejected is not None and chosen.count == rejected.count
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from heddle.checkpoints import formats, hf, store
 from heddle.checkpoints.base import (
     BASE,
     FROZEN_MODEL,
+    BaseModel,
     BaseReference,
     FrozenModel,
     FrozenWeights,

@@ -170,9 +170,12 @@ class FrozenWeights:
 
 @dataclass(frozen=True)
 class FrozenModel:
-    """A model that an objective reads beside the trained one, such as a teacher: no checkpoint of the run holds it."""
+    """A model that an objective reads beside the trained one, such as a teacher: no checkpoint of the run holds it.
 
-    model: Model
+    model: None where what it says is stored, and `source` holds that.
+    """
+
+    model: Model | None
     reference: BaseReference
     source: BaseModel
 

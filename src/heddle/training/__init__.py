@@ -13,3 +13,4 @@ from heddle.training.measure import Speed, build_dry_run, measure
 from heddle.training.run import ResolvedRun, TrainedRun, apply_overrides, new_folder, resolve_run, train_run
 from heddle.training.run_config import EveryConfig, HardwareConfig, KeepConfig, MixConfig, RunConfig, TrainingConfig
 from heddle.training.setup import RunEnvironment, set_up
+from heddle.training.store_outputs import store_teacher_outputs

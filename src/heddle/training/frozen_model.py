@@ -13,6 +13,7 @@ from heddle.models.networks import Model
 from heddle.models.surgery import resize_vocab
 from heddle.text.tokenizers import Tokenizer
 from heddle.training.run_config import RunConfig
+from heddle.training.stored_teacher import check_stored, open_stored, stored_name, was_stored
 
 
 def frozen_name(config: RunConfig) -> str | None:
@@ -32,7 +33,8 @@ def check_frozen_name(config: RunConfig) -> None:
     name = frozen_name(config)
     if name is None:
         return
-    find_source(name)
+    if stored_name(config, name) is None:
+        find_source(name)
     if config.init is None and config.tokenizer.pretrained is None and config.data.prepared is None:
         want = f"{name}, because both models need the same tokenizer"
         raise ConfigError("tokenizer", want=want, got=config.tokenizer.kind)
@@ -42,6 +44,9 @@ def check_frozen_model(config: RunConfig, tokenizer: Tokenizer) -> None:
     """Refuse a frozen model that has another tokenizer, or does not fit the trained model; no weight is read."""
     name = frozen_name(config)
     if name is None:
+        return
+    if (folder := stored_name(config, name)) is not None:
+        check_stored(config, tokenizer, folder)
         return
     field, source = f"objective.{config.objective.frozen_field}", find_source(name)
     known = source.tokenizer()
@@ -64,6 +69,8 @@ def load_frozen_model(
     if name is None:
         return None
     state = None if found is None else found.state.get(FROZEN_MODEL)
+    if stored_name(config, name) is not None or (found is not None and was_stored(state, found, folder)):
+        return open_stored(found, name, folder, state)
     if state is None:
         source = find_source(name)
         model = _load(source)

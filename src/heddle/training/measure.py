@@ -27,6 +27,7 @@ from heddle.training.frozen_model import load_frozen_model
 from heddle.training.loop import ProcessGroup, Step
 from heddle.training.run_config import RunConfig
 from heddle.training.setup import build_step
+from heddle.training.stored_teacher import placeholder
 
 PROFILED = 3  # steps over which the breakdown is taken
 
@@ -100,7 +101,8 @@ def build_dry_run(config: RunConfig) -> DryRun:
     show = config.objective.preparer(config.seed, partial(guessed_traits, vocab))
 
     def draw(number: int) -> Batch:
-        return show(config.rows.random_batch(vocab, config.training.batch, number))
+        batch = show(config.rows.random_batch(vocab, config.training.batch, number))
+        return batch if frozen is None or frozen.model is not None else placeholder(batch, frozen)
 
     return DryRun(config, model, step, hardware, draw, compiled)
 

@@ -43,6 +43,7 @@ from heddle.training.header import EstimateTime, header
 from heddle.training.init_vocabulary import describe_vocabulary
 from heddle.training.optimizers import TriggeredAverageConfig, WeightAverage
 from heddle.training.run_config import RunConfig
+from heddle.training.stored_teacher import with_outputs
 from heddle.training.trainable import describe_trainable
 
 
@@ -71,10 +72,10 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     init = find_source(config.init) if config.init is not None and found is None else None
     saved, weights = load_frozen(config, found)
     with processes.main_first():  # the main process makes tokenizer and data
-        config, tokenizer = _resolve(config, env, found, init)
+        config, tokenizer = resolve(config, env, found, init)
         if processes.is_main and found is None:
             write_json(env.folder / CONFIG, with_checksum(encode(config)))
-        prepared, plan, held_out = _open_data(config, tokenizer, env, found)
+        prepared, plan, held_out = open_data(config, tokenizer, env, found)
     model, left_out = _build_model(config, init, tokenizer, hardware, env)
     frozen_model = load_frozen_model(config, found, tokenizer.vocab, hardware, env.folder)
     frozen = saved or left_out
@@ -85,7 +86,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
         folder=env.folder,
         model=model,
         take_step=build_step(config, model, hardware, processes, frozen_model),
-        loader=_build_loader(config, tokenizer, plan, hardware, processes),
+        loader=_build_loader(config, tokenizer, plan, hardware, processes, frozen_model),
         schedule=config.training.schedule,
         objective=config.objective,
         steps=config.training.steps,
@@ -128,7 +129,7 @@ def _texts(config: RunConfig, folder: Path) -> dict[str, str]:
     return {CONFIG: json.dumps(encode(config), indent=1, ensure_ascii=False), **assemble.tokenizer_files(folder)}
 
 
-def _open_data(
+def open_data(
     config: RunConfig, tokenizer: Tokenizer, env: RunEnvironment, found: Checkpoint | None
 ) -> tuple[list[Prepared], RowPlan, callbacks.HeldOutRows]:
     """Prepare the data of a run and plan its rows; damaged token shards are built again from their text, once."""
@@ -156,7 +157,7 @@ def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], 
     write_json(env.folder / ENVIRONMENT, now)
 
 
-def _resolve(
+def resolve(
     config: RunConfig, env: RunEnvironment, found: Checkpoint | None, init: Source | None
 ) -> tuple[RunConfig, Tokenizer]:
     """Find the tokenizer, and with it what the config leaves open: the full model, ids of control tokens.
@@ -271,8 +272,14 @@ def _announce(
 
 
 def _build_loader(
-    config: RunConfig, tokenizer: Tokenizer, plan: RowPlan, hardware: Hardware, processes: loop.ProcessGroup
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    plan: RowPlan,
+    hardware: Hardware,
+    processes: loop.ProcessGroup,
+    frozen: FrozenModel | None,
 ) -> Loader:
+    show = config.objective.preparer(config.seed, partial(token_traits, tokenizer))
     return Loader(
         plan,
         config.training.batch,
@@ -280,7 +287,7 @@ def _build_loader(
         world=processes.world,
         workers=config.hardware.workers,
         pin=hardware.device.type == "cuda",
-        transform=config.objective.preparer(config.seed, partial(token_traits, tokenizer)),
+        transform=with_outputs(show, frozen),
     )
 
 

@@ -270,8 +270,8 @@ def _finished(
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-DocumentForm = Literal["texts", "pairs", "conversations", "preferences", "labelled"]
-IN_TWOS = ("pairs", "preferences")  # forms that are stored as two documents under one number
+DocumentForm = Literal["texts", "pairs", "conversations", "preferences", "chat_preferences", "labelled"]
+IN_TWOS = ("pairs", "preferences", "chat_preferences")  # forms that are stored as two documents under one number
 
 
 class _Writers:
@@ -307,10 +307,12 @@ class _Writers:
             want = "either texts, pairs, preference pairs or conversations"
             raise ConfigError("sources", want=want, got=f"{self.form} and {form}")
         self._check_alike(document)
+        bad = next((found for found in result if isinstance(found, RejectedDocument)), None)
+        if bad is not None:  # of two sides neither is written
+            counter.drop(bad.reason, f"{document.origin} ({bad.words})" if bad.words else document.origin)
+            return
         for (writer, before), found in zip(self._open[side], result, strict=True):
-            if isinstance(found, RejectedDocument):
-                counter.drop(found.reason, f"{document.origin} ({found.words})" if found.words else document.origin)
-                return
+            assert isinstance(found, EncodedDocument)
             stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids
             writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts, lost=found.lost)
             self.bytes += found.bytes
@@ -346,8 +348,8 @@ class _Writers:
                         special_tokens.decoder_start[1:],
                     ),
                 ]
-            elif form == "preferences":
-                begin = special_tokens.document_start[0]
+            elif form in ("preferences", "chat_preferences"):  # conversations open with what their template writes
+                begin = special_tokens.document_start[0] if form == "preferences" else special_tokens.end
                 self._open[side] = [(self._writer(folder / name, begin), ()) for name in ("source", "target")]
             elif form == "labelled":
                 names = ("text", "second") if self.second else ("text",)
@@ -375,7 +377,7 @@ class _Writers:
 
 def _form(document: Document) -> DocumentForm:
     if document.turns is not None:
-        return "conversations"
+        return "conversations" if document.rejected_turns is None else "chat_preferences"
     if document.rejected is not None:
         return "preferences"
     return "texts" if document.target is None else "pairs"

@@ -42,10 +42,10 @@ class _TokenFile:
 
     def read(self, out: NDArray[Any], start: int) -> None:
         """Fill `out` from the token before `start` on (the opening `end` makes that the file's own offset)."""
-        _read_exactly(self.path, self.descriptor, out.data.cast("B"), start * out.itemsize)
+        read_exactly(self.path, self.descriptor, out.data.cast("B"), start * out.itemsize)
 
 
-def _read_exactly(path: Path, descriptor: int, view: memoryview, offset: int) -> None:
+def read_exactly(path: Path, descriptor: int, view: memoryview, offset: int) -> None:
     while view:
         try:
             got = os.preadv(descriptor, [view], offset)
@@ -161,7 +161,7 @@ class Shards:
             inside, number, first, count, offset, start = span
             if inside:
                 file = self._files[number]
-                _read_exactly(file.path, file.descriptor, view[first * size : (first + count) * size], offset * size)
+                read_exactly(file.path, file.descriptor, view[first * size : (first + count) * size], offset * size)
             else:
                 self.fill(flat[first : first + count], start)
 
@@ -202,7 +202,7 @@ def _open_shard(
     tokens, ends = manifest.files[2 * shard : 2 * shard + 2]
     with _checked_descriptor(folder, ends) as descriptor:
         index = np.empty(ends.size // 8, "<i8")
-        _read_exactly(folder / ends.name, descriptor, index.data.cast("B"), 0)
+        read_exactly(folder / ends.name, descriptor, index.data.cast("B"), 0)
         if verify:
             _compare(folder / ends.name, hashlib.sha256(index.data).hexdigest(), ends)
     item = DTYPES[manifest.dtype].itemsize
@@ -250,7 +250,7 @@ def _verify_tokens(
     digest, fits, at = hashlib.sha256(), True, 0
     while at < file.size:
         view = memoryview(buffer)[: min(BLOCK, file.size - at)]
-        _read_exactly(path, descriptor, view, at)
+        read_exactly(path, descriptor, view, at)
         digest.update(view)
         values = np.frombuffer(view, DTYPES[manifest.dtype])
         here = at // values.itemsize

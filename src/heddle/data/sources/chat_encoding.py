@@ -83,7 +83,8 @@ def encode_documents(
             found.append(tuple(encoded))
         else:
             assert chat_encoder is not None, "conversations need a template"
-            found.append((chat_encoder.encode(document.turns),))
+            both = (document.turns, document.rejected_turns)
+            found.append(tuple(chat_encoder.encode(turns) for turns in both if turns is not None))
     return found
 
 

@@ -22,6 +22,7 @@ from heddle.core import (
 from heddle.data.sources.annotated import ConllSource
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
+from heddle.data.sources.chat_preferences import ChatPreferenceSource, preferences_at
 from heddle.data.sources.chats import ChatSource, holds_chats
 from heddle.data.sources.decompress import file_extension, find_files
 from heddle.data.sources.documents import (
@@ -34,7 +35,6 @@ from heddle.data.sources.documents import (
     absolute_path,
 )
 from heddle.data.sources.labels import LabelKind
-from heddle.data.sources.preferences import PreferenceSource, holds_preferences
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import CsvSource, JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -247,7 +247,7 @@ class CorpusConfig(Config):
     @property
     def chats(self) -> bool:
         """Say whether this corpus holds conversations."""
-        return any(isinstance(source, ChatSource) for source in self.every)
+        return any(isinstance(source, ChatSource | ChatPreferenceSource) for source in self.every)
 
     def chat_encoder(self, tokenizer: Tokenizer, template: str | None) -> ChatEncoder | None:
         """Return the encoder of conversations, by the corpus's own template or else this one; None: there are none."""
@@ -377,8 +377,8 @@ def source_for(path: str) -> SourceConfig:
     if not found:
         raise UsageError(f"{path}: an empty folder")
     reader = found.pop()
-    if reader is JsonlSource and holds_preferences(path):
-        return PreferenceSource(path=path)
+    if reader is JsonlSource and (pairs := preferences_at(path)) is not None:
+        return pairs
     return ChatSource(path=path) if reader is JsonlSource and holds_chats(path) else reader(path=path)
 
 

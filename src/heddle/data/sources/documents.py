@@ -67,10 +67,10 @@ class Turns:
 class Document:
     """A text and where it came from; `target` makes it a pair, `turns` a conversation, `label` a labelled document.
 
-    `rejected` makes it a preference pair: the answer that is worse than the target, to the same prompt. A labelled
-    document may have a second text, `pair`; a pair a `prototype`, which an editor reads after the text, and which may
-    be empty. Documents of one `group` stay on one side of a split, and so does a document whose text is the group's
-    name.
+    `rejected` makes it a preference pair: the answer that is worse than the target, to the same prompt, and
+    `rejected_turns` one of conversations. A labelled document may have a second text, `pair`; a pair a `prototype`,
+    which an editor reads after the text, and which may be empty. Documents of one `group` stay on one side of a split,
+    and so does a document whose text is the group's name.
     """
 
     text: str
@@ -82,6 +82,7 @@ class Document:
     label: Label | None = None
     rejected: str | None = None
     prototype: str | None = None
+    rejected_turns: Turns | None = None
 
     @cached_property
     def digest(self) -> int:
@@ -99,6 +100,8 @@ class Document:
             hashed.update(b"\xfb" + self.rejected.encode())
         if self.prototype is not None:
             hashed.update(b"\xfa" + self.prototype.encode())
+        if self.rejected_turns is not None:
+            hashed.update(b"\xf9" + self.rejected_turns.plain.encode())
         return int.from_bytes(hashed.digest(), "little")
 
     @property

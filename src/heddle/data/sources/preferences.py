@@ -66,13 +66,3 @@ class PreferenceSource(SourceConfig):
         if chosen == rejected:
             return SkipReason.SAME_ANSWERS
         return Document(prompt, origin, group=prompt, target=chosen, rejected=rejected)
-
-
-def holds_preferences(path: str) -> bool:
-    """Tell whether the first row of a JSON file is a preference pair, by the names of its fields."""
-    for file in find_files(path, *JSON)[:1]:
-        for _, (_, raw) in zip(range(GLANCES), numbered(file, LONGEST, DocumentCounter()), strict=False):
-            row = parse_row(raw)
-            if isinstance(row, dict):
-                return all(isinstance(row.get(name), str) for name in FIELDS)
-    return False

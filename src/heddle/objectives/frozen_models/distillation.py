@@ -29,6 +29,7 @@ from heddle.objectives.objective import (
     add_auxiliary_losses,
 )
 
+TeacherTargets = tuple[Tensor, Tensor | None, Tensor | None]  # log-probabilities, their ids, hidden states
 Temperature = Annotated[float, within("above 0", lambda number: number > 0)]
 
 
@@ -38,9 +39,15 @@ class DistillationBatch(Batch):
     """A batch as the student's own objective shows it.
 
     real: 1 for each position at which the teacher's probabilities are learnt: all but padding.
+    stored: the teacher's stored log-probabilities; None: it is asked in each step.
+    stored_ids: the ids that they belong to, and then the rest; None: all ids.
+    stored_hidden: the teacher's stored last hidden states.
     """
 
     real: Weights | None = None
+    stored: Tensor | None = None
+    stored_ids: Tensor | None = None
+    stored_hidden: Tensor | None = None
 
 
 @part("distillation")
@@ -50,7 +57,7 @@ class DistillationConfig(ObjectiveConfig):
     Student and teacher read the same rows, noise included. Held-out rows are measured by the student's own loss alone,
     so that it compares with that of any other run.
 
-    teacher: the model to learn from: a run, a Hugging Face folder or a GGUF file; None: the model that `init` names.
+    teacher: the model to learn from, or a folder of its outputs, stored by `heddle data teach`; None: that of `init`.
     hard_targets: the student's own objective, on the text: next_token, masked_token or sequence.
     temperature: softmax temperature of both models in the loss of soft targets.
     soft_weight: weight of the KL divergence from the teacher's probabilities, over all real tokens.
@@ -133,24 +140,49 @@ class DistillationConfig(ObjectiveConfig):
         own = hard.loss_from_hidden(model, hidden, batch, ctx)
         if not model.training:
             return Loss(own)
-        if teacher is None:
-            raise ConfigError("objective.teacher", want="a model, given to `loss_function`", got=None)
-        with torch.no_grad():
-            taught, _ = hard.read(teacher, batch)
+        taught = self._taught(teacher, batch)
         total, metrics = self.hard_weight * own, {"hard_loss": own / batch.weights.sum().clamp(min=1)}
         # the trainer divides by the targets of the student's own: so each mean has its weight, whatever the micro-batch
         share, count = hard.target_share(batch.inputs.shape[1]), batch.real.sum().clamp(min=1)
         if self.soft_weight:
-            mine, theirs = (
-                Prediction(x, hard.logits_function(m), m.vocab or 0) for m, x in ((model, hidden), (teacher, taught))
-            )
-            soft = (mine.soft_target_loss(theirs, self.temperature) * batch.real).sum()
+            mine = Prediction(hidden, hard.logits_function(model), model.vocab or 0)
+            soft = (self._soft_losses(mine, teacher, taught, batch) * batch.real).sum()
             total, metrics["soft_loss"] = total + self.soft_weight * share * soft, soft / count
         if self.cosine_weight:
+            assert taught is not None
             cosine = ((1 - F.cosine_similarity(upcast(hidden), upcast(taught), dim=-1)) * batch.real).sum()
             total, metrics["cosine_loss"] = total + self.cosine_weight * share * cosine, cosine / count
         loss = add_auxiliary_losses(model, total, batch)
         return dataclasses.replace(loss, metrics={**loss.metrics, **{k: v.detach() for k, v in metrics.items()}})
+
+    def _taught(self, teacher: Model | None, batch: DistillationBatch) -> Tensor | None:
+        """Return the teacher's last hidden states, stored or new."""
+        if batch.stored is not None:
+            return batch.stored_hidden
+        if teacher is None:
+            raise ConfigError("objective.teacher", want="a model, given to `loss_function`", got=None)
+        with torch.no_grad():
+            return self.hard_targets.read(teacher, batch)[0]
+
+    def _soft_losses(
+        self, mine: Prediction, teacher: Model | None, taught: Tensor | None, batch: DistillationBatch
+    ) -> Tensor:
+        """Return the loss of soft targets at each position."""
+        if batch.stored is not None:
+            return mine.stored_target_loss(batch.stored, batch.stored_ids, self.temperature)
+        assert teacher is not None and taught is not None
+        theirs = Prediction(taught, self.hard_targets.logits_function(teacher), teacher.vocab or 0)
+        return mine.soft_target_loss(theirs, self.temperature)
+
+    @torch.no_grad()
+    def outputs_of(self, teacher: Model, batch: DistillationBatch, vocab: int, top_k: int | None) -> TeacherTargets:
+        """Return what a teacher says to the real positions of a batch, in order: what is stored of it."""
+        if batch.real is None:
+            raise ConfigError("batch", want="one made by `prepare`", got=type(batch).__name__)
+        hidden = self.hard_targets.read(teacher, batch)[0][batch.real > 0]
+        theirs = Prediction(hidden[None], self.hard_targets.logits_function(teacher), teacher.vocab or 0)
+        logprobs, ids = theirs.soft_targets(self.temperature, vocab, top_k)
+        return logprobs[0], None if ids is None else ids[0], hidden if self.cosine_weight else None
 
 
 def _prepared(batch: Batch, show: Callable[[Batch], Batch]) -> DistillationBatch:
