@@ -332,7 +332,7 @@ VERBS = {
     "correct --learn x.json --pairs pairs.txt --json": "--json has no effect with --learn",
     "evaluate -m run --data two.txt --stride 0": "--stride: want 1 to the window of 48, got 0",
     "evaluate -m run --data two.txt --carry --window 3": "--carry: cannot be combined with --window or --stride",
-    "evaluate -m run --task x": "--task: want one of answer, blimp, classify, dialogue, next_sentence, summarize, tag",
+    "evaluate -m run --task x": "--task: want one of answer, blimp, classify, dialogue, masked_words",
     "evaluate -m run --task blmip --data two.txt": "did you mean 'blimp'?",
     "evaluate -m run --task blimp": "--data: want a file for the task blimp",
     "evaluate -m run --task blimp --data nosuch.txt": "nosuch.txt: no such file",

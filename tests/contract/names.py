@@ -105,6 +105,8 @@ def _classes() -> list[type[core.Config]]:
         if not module.name.endswith("__main__"):
             try:
                 importlib.import_module(module.name)
+            except core.MissingExtra:  # of a whole module
+                continue
             except ModuleNotFoundError as error:  # something optional is not installed
                 if error.name is None or error.name.startswith("heddle"):
                     raise

@@ -130,15 +130,24 @@ NO_OPTIONS = {
 # New as a whole: a name that ends with * stands for all that begin so.
 NEW_OBJECTIVES = (
     *("span_corruption", "denoising", "mixture", "prefix_lm"),
-    *("next_sentence", "sentence_order", "replaced_token"),
+    *("next_sentence", "sentence_order", "replaced_token", "distillation", "preference"),
 )
-NEW_RECIPES = ("bert", "t5", "bart", "electra")
+NEW_RECIPES = ("bert", "t5", "bart", "electra", "distill", "dpo")
 PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
 BPE_RECIPES = ("first", "gpt2", "speedrun", "finetune", "translate", "translate_attention", "translate_lstm")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
-NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights", "weight_seed")
+NEW_KEYS = (
+    "callbacks",
+    "use",
+    "hardware.threads",
+    "keep.weights",
+    "weight_seed",
+    "init_layers",
+    "init_vocabulary.kind",
+)
 ADDED: dict[str, list[str]] = {
     "configs": [
+        *("run.init_layers", "run.init_vocabulary", "init_vocabulary/*", "source/preference*", "rows/preferences*"),
         *("run.callbacks", "run.use", "hardware.threads", "keep.weights", "run.weight_seed"),
         *("budget*", "variants*", "table of name variants base*"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
@@ -252,6 +261,10 @@ ADDED["public"] += [
 ]
 ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.EvaluationTask", "heddle.register_task"]
 ADDED["options"] += ["evaluate --task"]
+ADDED["options"] += [
+    *(f"evaluate --{name}" for name in ("calibrate", "examples", "instruction", "labels", "limit", "seed", "table")),
+    *("evaluate --template", "evaluate -k", "evaluate argument 1"),
+]
 for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]
 

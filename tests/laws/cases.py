@@ -84,11 +84,8 @@ from heddle.nn.ends import (
     ClusterConfig,
     ClusteredHeadConfig,
     FullEmbeddingConfig,
-    MultiLabelOutputConfig,
     PatchEmbeddingConfig,
     PointerGeneratorHeadConfig,
-    SequenceClassOutputConfig,
-    TokenClassOutputConfig,
 )
 from heddle.nn.layers import (
     LayerNormConfig,
@@ -97,6 +94,7 @@ from heddle.nn.layers import (
     RMSNormConfig,
     SlidingWindowConfig,
 )
+from heddle.nn.outputs import MultiLabelOutputConfig, SequenceClassOutputConfig, TokenClassOutputConfig
 from heddle.nn.positions import (
     AlibiPositionConfig,
     DualRotaryPositionConfig,

@@ -15,7 +15,8 @@ from heddle.decoding.generation import generate
 from heddle.models.networks import EncoderDecoder, EncoderDecoderConfig, ModelConfig
 from heddle.models.presets import PresetConfig
 from heddle.nn.base import Context
-from heddle.nn.ends import HeadConfig, MaskedTokenOutputConfig, PointerGeneratorHeadConfig, SoftmaxHeadConfig, head
+from heddle.nn.ends import HeadConfig, PointerGeneratorHeadConfig, SoftmaxHeadConfig, head
+from heddle.nn.outputs import MaskedTokenOutputConfig
 from heddle.nn.stack import ChainConfig, PoolConfig
 
 LENGTHS = torch.tensor([9, 4, 1])

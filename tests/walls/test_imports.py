@@ -35,8 +35,9 @@ GROUPS = {
         "positions": {"base", "layers"},
         "channels": {"base", "layers"},
         "ends": {"base", "kernels", "layers", "positions", "state"},
+        "outputs": {"base", "ends", "layers"},
         "attention": {"base", "channels", "kernels", "layers", "positions", "state"},
-        "recurrent": {"base", "ends", "layers", "state"},
+        "recurrent": {"base", "ends", "layers", "outputs", "state"},
         "convolution": {"base", "layers", "state"},
         "stack": {"base", "layers", "state"},
         "adapters": {"base", "channels", "stack"},
@@ -75,6 +76,7 @@ GROUPS = {
         "normalize": set(),
     },
     "data": {"sources": set(), "shards": {"sources"}, "rows": {"shards"}},
+    "objectives": {"": set(), "frozen_models": {""}},
     "training": {
         "optimizers": set(),
         "loop": {"optimizers"},
@@ -88,7 +90,8 @@ GROUPS = {
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
-        "evaluation": {"generation", "labelling", "metrics", "scoring"},
+        "few_shot": {"generation", "labelling"},
+        "evaluation": {"few_shot", "generation", "labelling", "metrics", "scoring"},
         "retrieval": {"evaluation", "generation"},
     },
     "comparison": {
@@ -96,7 +99,7 @@ GROUPS = {
         "suites": set(),
         "execution": set(),
         "": {"execution", "statistics", "suites"},
-        "report": {"", "statistics"},
+        "report": {"", "statistics", "suites"},
     },
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }

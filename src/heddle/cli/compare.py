@@ -44,6 +44,10 @@ def compare(  # noqa: PLR0913 - one for each option
             min=1, help="Runs side by side. Default: one on a GPU, where their time is measured, else one a core."
         ),
     ] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option("--at-once", min=1, help="How many processes train at once; the others compile. Default: all."),
+    ] = None,
     executor: Annotated[str, typer.Option(help="Where runs train: local or ray.")] = "local",
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Stop after this time. Runs under way are saved, and go on next time.")
@@ -78,7 +82,7 @@ def compare(  # noqa: PLR0913 - one for each option
     if report:
         compared = load_comparison(suite, folder, controls)
     else:
-        options = Options(executor, processes, controls, minutes, whole, again, pilot)
+        options = Options(executor, processes, controls, minutes, whole, again, pilot, at_once)
         with _watching(folder, typed) as watcher:
             compared = run_suite(suite, folder, options, watcher)
     page = write_report(compared, shlex.join(["heddle", "compare", *typed]))
@@ -134,10 +138,12 @@ def _watching(folder: Path, typed: list[str]) -> "Iterator[Watcher]":
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("", total=None)
+            written: list[str] = []
 
             def print_line(text: str) -> None:
-                if not (folder / COMMAND).exists():  # the folder is there and locked by now
-                    write_text(folder / COMMAND, shlex.join(typed))
+                if not written:  # the folder is there and locked by now
+                    written.append(shlex.join(typed))
+                    write_text(folder / COMMAND, written[0])
                 console.print(text, highlight=False, markup=False, soft_wrap=True)
 
             def on_standing(now: Standing) -> None:

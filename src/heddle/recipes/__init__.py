@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from heddle.core import UsageError
 from heddle.recipes.finetuning import finetune
+from heddle.recipes.frozen_models import distill, dpo
 from heddle.recipes.labelled import answer, classify, embed, similarity, tag
 from heddle.recipes.language_models import characters, first, gpt2, lstm, lstm_characters, speedrun
 from heddle.recipes.pretraining import bart, bert, electra, t5
@@ -25,6 +26,8 @@ RECIPES = {
     "t5": t5,
     "bart": bart,
     "electra": electra,
+    "distill": distill,
+    "dpo": dpo,
     "translate": translate,
     "translate_attention": translate_attention,
     "translate_lstm": translate_lstm,

@@ -243,6 +243,11 @@ class ColumnSource(SourceConfig, ABC):
         """Tell whether its documents have labels, or second texts."""
         return self.columns.labelled
 
+    @property
+    def edits(self) -> bool:
+        """Tell whether its documents are pairs with prototypes, for an editor."""
+        return self.prototype is not None
+
     @abstractmethod
     def first_rows(self, most: int) -> list[list[str]]:
         """Return the first rows of the first file, as text: the names of columns come first, if there are any."""

@@ -23,7 +23,6 @@ from heddle.data.sources.annotated import ConllSource
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
-from heddle.data.sources.columns import ColumnSource
 from heddle.data.sources.decompress import file_extension, find_files
 from heddle.data.sources.documents import (
     DigestSet,
@@ -35,6 +34,7 @@ from heddle.data.sources.documents import (
     absolute_path,
 )
 from heddle.data.sources.labels import LabelKind
+from heddle.data.sources.preferences import PreferenceSource, holds_preferences
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import CsvSource, JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -242,7 +242,7 @@ class CorpusConfig(Config):
     @property
     def edits(self) -> bool:
         """Tell whether this corpus holds pairs with prototypes, for an editor."""
-        return any(isinstance(source, ColumnSource) and source.prototype is not None for source in self.every)
+        return any(source.edits for source in self.every)
 
     @property
     def chats(self) -> bool:
@@ -377,14 +377,14 @@ def source_for(path: str) -> SourceConfig:
     if not found:
         raise UsageError(f"{path}: an empty folder")
     reader = found.pop()
+    if reader is JsonlSource and holds_preferences(path):
+        return PreferenceSource(path=path)
     return ChatSource(path=path) if reader is JsonlSource and holds_chats(path) else reader(path=path)
 
 
 FileReader = type[TextSource | JsonlSource | TsvSource | CsvSource | ParquetSource | ConllSource]
 READERS: dict[str, FileReader] = {
-    ".jsonl": JsonlSource,
-    ".ndjson": JsonlSource,
-    ".json": JsonlSource,
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), JsonlSource),
     ".tsv": TsvSource,
     ".csv": CsvSource,
     ".parquet": ParquetSource,

@@ -41,6 +41,17 @@ class TokenChooser(ABC):
         """Return an id for each row; `NO_TOKEN` where every logit is -inf."""
 
     @property
+    def batch_key(self) -> object:
+        """Return what choosers must share so that one of them can choose for the rows of all."""
+        return self
+
+    def choose_batch(
+        self, logits: Logits, positions: Sequence[RowPosition], choosers: "Sequence[TokenChooser]"
+    ) -> NextTokens:
+        """Return an id for each row, whose own chooser has the same batch key as this one."""
+        return self.choose(logits, positions)
+
+    @property
     def sampler(self) -> Sampler | None:
         """Return the distribution that tokens are drawn from; None: nothing is drawn."""
         return None

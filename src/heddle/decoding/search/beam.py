@@ -19,9 +19,9 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
@@ -97,8 +97,8 @@ class BeamSearch(DecodingStrategy):
             raise ConfigError("coverage", want="0, since a language model has no source", got=self.coverage)
 
     def decode(self, job: GenerationJob) -> BatchOutputs:
-        """Yield the ids of the best sequences, once the search is over."""
-        for row, found in enumerate(all_samples(self.complete(job), job.config.samples)):
+        """Yield nothing while the search goes on, so that a caller may do other work, then the best sequences."""
+        for row, found in enumerate(all_samples((yield from self._complete(job)), job.config.samples)):
             last, logprobs = len(found.ids) - 1, found.token_logprobs
             steps = [
                 StepOutput(row, id, found.reason if i == last else None, logprobs[i] if logprobs else None)
@@ -108,9 +108,18 @@ class BeamSearch(DecodingStrategy):
 
     def complete(self, job: GenerationJob) -> list[list[Completion]]:
         """Return the best sequences of each request, best first; fewer than `samples` where no more were found."""
+        steps = self._complete(job)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast(list[list[Completion]], end.value)
+
+    def _complete(self, job: GenerationJob) -> Generator[list[StepOutput], None, list[list[Completion]]]:
+        """Return what `complete` does; yield nothing after each step."""
         if job.should_stop is not None:
             raise UsageError("stop: not supported by beam search, which ends at the end token only")
-        found = _search(job, self)
+        found = yield from _search(job, self)
         if job.config.logprobs is None:
             return found
         flat = [(request, best.ids) for request, each in zip(job.requests, found, strict=True) for best in each]
@@ -301,8 +310,8 @@ def _reorder(state: State, rows: list[int]) -> State:
 
 
 @torch.inference_mode()
-def _search(job: GenerationJob, search: BeamSearch) -> list[list[Completion]]:
-    """Return the best `samples` sequences of each request, best first; fewer only where no more were found."""
+def _search(job: GenerationJob, search: BeamSearch) -> Generator[list[StepOutput], None, list[list[Completion]]]:
+    """Return the best `samples` sequences of each request, best first; yield nothing after each step."""
     config, deadline = job.config, runtime.Deadline.after(job.config.seconds)
     if not job.requests:
         return []
@@ -319,6 +328,8 @@ def _search(job: GenerationJob, search: BeamSearch) -> list[list[Completion]]:
         alive = dict(enumerate(searches))
         while alive:
             alive = _extend(alive, batch, deadline.passed())
+            if not covering:  # the recorder must see this search alone
+                yield []
     return [[completion for _, _, completion in one.ended] for one in searches]
 
 

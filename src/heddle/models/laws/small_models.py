@@ -50,8 +50,9 @@ from heddle.nn.channels import (
     LoadBalancingConfig,
     RouterConfig,
 )
-from heddle.nn.ends import DenseFirstTokenConfig, EmbeddingConfig, HeadConfig, OutputConfig, PoolingConfig
+from heddle.nn.ends import EmbeddingConfig, HeadConfig
 from heddle.nn.layers import DropoutConfig, LayerNormConfig, MaskConfig, NoNormConfig, NormConfig
+from heddle.nn.outputs import DenseFirstTokenConfig, OutputConfig, PoolingConfig
 from heddle.nn.positions import LearnedPositionConfig, PositionConfig, RotaryPositionConfig, RotaryScalingConfig
 from heddle.nn.recurrent import (
     AlignmentConfig,

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from heddle.core import Share, part, within
 from heddle.core.shapes import Losses
 from heddle.nn.base import Context, Linear, Role, upcast
-from heddle.nn.ends.outputs import ClassOutputConfig, Output, OutputConfig, Vectors
+from heddle.nn.outputs.encoder_outputs import ClassOutputConfig, Output, OutputConfig, Vectors
 
 
 @part("multi_label")

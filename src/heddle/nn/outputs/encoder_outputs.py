@@ -21,7 +21,7 @@ from heddle.core import (
 )
 from heddle.core.shapes import Losses, Stream
 from heddle.nn.base import Context, Linear, Module, Role, upcast
-from heddle.nn.ends.head import HeadConfig, TransformedHeadConfig
+from heddle.nn.ends import HeadConfig, TransformedHeadConfig
 from heddle.nn.layers import ActivationName, activation
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
