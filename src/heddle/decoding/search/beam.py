@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -110,7 +110,7 @@ class BeamSearch(DecodingStrategy):
         """Return the best sequences of each request, best first; fewer than `samples` where no more were found."""
         if job.should_stop is not None:
             raise UsageError("stop: not supported by beam search, which ends at the end token only")
-        found = _search(job, self)
+        found = run_search(job, self)
         if job.config.logprobs is None:
             return found
         flat = [(request, best.ids) for request, each in zip(job.requests, found, strict=True) for best in each]
@@ -301,8 +301,13 @@ def _reorder(state: State, rows: list[int]) -> State:
 
 
 @torch.inference_mode()
-def _search(job: GenerationJob, search: BeamSearch) -> list[list[Completion]]:
-    """Return the best `samples` sequences of each request, best first; fewer only where no more were found."""
+def run_search(
+    job: GenerationJob, search: BeamSearch, watch: Callable[[Sequence[PromptSearch]], None] | None = None
+) -> list[list[Completion]]:
+    """Return the best `samples` sequences of each request, best first; fewer only where no more were found.
+
+    `watch` sees the searches after every step.
+    """
     config, deadline = job.config, runtime.Deadline.after(job.config.seconds)
     if not job.requests:
         return []
@@ -319,6 +324,8 @@ def _search(job: GenerationJob, search: BeamSearch) -> list[list[Completion]]:
         alive = dict(enumerate(searches))
         while alive:
             alive = _extend(alive, batch, deadline.passed())
+            if watch is not None:
+                watch(searches)
     return [[completion for _, _, completion in one.ended] for one in searches]
 
 
