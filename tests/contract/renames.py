@@ -254,3 +254,7 @@ ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.Evaluation
 ADDED["options"] += ["evaluate --task"]
 for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]
+
+# Looking inside a model.
+ADDED["public"] += ["LM.explain*"]
+ADDED["options"] += ["explain*"]

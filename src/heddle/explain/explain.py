@@ -3,20 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from heddle.core import UsageError
-from heddle.explain.attention import AttentionObserver
-from heddle.explain.attribution import attribution
-from heddle.explain.beams import beam_tree
-from heddle.explain.experts import ExpertsObserver
-from heddle.explain.explanation import Explanation
-from heddle.explain.gates import GatesObserver
-from heddle.explain.lens import LensObserver
-from heddle.explain.options import ExplainOptions
-from heddle.explain.patching import patching
-from heddle.explain.reading import Reading, read
-from heddle.explain.residual import ResidualObserver
-from heddle.explain.tokens import probabilities
-from heddle.explain.trace import TraceObserver
-from heddle.explain.watch import Observer, Section, observe
+from heddle.explain.attribution import attribution, patching
+from heddle.explain.display import Explanation
+from heddle.explain.inputs import ExplainOptions, Observer, Reading, Section, observe, read
+from heddle.explain.observers import (
+    AttentionObserver,
+    ExpertsObserver,
+    GatesObserver,
+    LensObserver,
+    ResidualObserver,
+    TraceObserver,
+    beam_tree,
+    probabilities,
+)
 from heddle.models.networks import Model
 from heddle.text.tokenizers import Tokenizer
 

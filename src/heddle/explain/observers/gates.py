@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.explain.reading import Reading
-from heddle.explain.watch import Observer, PartCall, Section, parts_of, watch_parts
+from heddle.explain.inputs import Observer, PartCall, Reading, Section, parts_of, watch_parts
 from heddle.nn.recurrent import AttentionRNNSlot, Bidirectional, CellGates, Recurrent
 from heddle.nn.state import HiddenState
 
@@ -25,16 +24,14 @@ class GateMap:
     values: Mapping[str, Tensor]
     error: float  # the largest difference from the state that the model itself computed
 
+    def about(self) -> dict[str, Any]:
+        """Return all but the values as plain data."""
+        own = {"name": self.name, "kind": self.kind, "side": self.side}
+        return own | {"error": self.error, "memory": self.memory()}
+
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "side": self.side,
-            "error": self.error,
-            "memory": self.memory(),
-            "values": {name: value.tolist() for name, value in self.values.items()},
-        }
+        return self.about() | {"values": {name: value.tolist() for name, value in self.values.items()}}
 
     def memory(self) -> list[float] | None:
         """Return each unit's memory length in tokens, 1 / (1 - mean of what is kept); None: nothing is gated."""

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.explain.reading import EncoderReading, Reading
-from heddle.explain.watch import Section
+from heddle.explain.inputs import EncoderReading, Reading, Section
 from heddle.nn.base import upcast
 
 CHUNK = 1 << 21  # probabilities that are computed at once

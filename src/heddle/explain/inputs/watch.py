@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from heddle.explain.reading import Reading, Side
+from heddle.explain.inputs.forward import Reading, Side
 from heddle.nn.base import Context, Part
 from heddle.nn.stack import Block, Branch, Sum, SumSlot
 
@@ -85,8 +85,9 @@ def watch_parts(reading: Reading, hooks: contextlib.ExitStack, see: Callable[[Pa
         for name, branch in modules_of(side, Branch):
 
             def after(module: Any, inputs: Any, output: Any, name: str = name, side: Side = side) -> None:
-                for call in part_calls(side, name, module, inputs, output):
-                    see(call)
+                with reading.recomputing():
+                    for call in part_calls(side, name, module, inputs, output):
+                        see(call)
 
             hooks.callback(branch.register_forward_hook(after).remove)
 
@@ -113,16 +114,19 @@ def _expanded(call: PartCall) -> Iterator[PartCall]:
         yield from _expanded(inner)
 
 
-def watch_blocks(side: Side, hooks: contextlib.ExitStack, see: Callable[[str, Tensor], None]) -> None:
-    """Call `see` with the stream that enters the layers of a side, and with each layer's output."""
+def watch_blocks(reading: Reading, hooks: contextlib.ExitStack, see: Callable[[str, Tensor], None]) -> None:
+    """Call `see` with the stream that enters the layers of the predicted side, and with each layer's output."""
+    side = reading.main
 
     def entered(_module: object, _inputs: object, output: tuple[Tensor, Context]) -> None:
-        see("embedding", output[0])
+        with reading.recomputing():
+            see("embedding", output[0])
 
     hooks.callback(side.tower.position.register_forward_hook(entered).remove)
     for name, block in modules_of(side, Block):
 
         def after(_module: Any, inputs: Any, output: Any, name: str = name) -> None:
-            see(name + inputs[1].turn, output[0])
+            with reading.recomputing():
+                see(name + inputs[1].turn, output[0])
 
         hooks.callback(block.register_forward_hook(after).remove)

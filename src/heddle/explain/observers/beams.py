@@ -7,9 +7,7 @@ from heddle.core import UsageError
 from heddle.decoding.generation import GenerationConfig, GenerationJob
 from heddle.decoding.runtime import make_requests
 from heddle.decoding.search import BeamSearch, BeamTreeNode, search_tree
-from heddle.explain.options import ExplainOptions
-from heddle.explain.reading import EncoderReading, PairReading, Reading
-from heddle.explain.watch import Section
+from heddle.explain.inputs import EncoderReading, ExplainOptions, PairReading, Reading, Section
 from heddle.models.networks import AutoregressiveModel, require
 
 

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.explain.attribution import Score, score_of
-from heddle.explain.options import ExplainOptions
-from heddle.explain.reading import CHUNK, Reading, Side, read
-from heddle.explain.watch import Section, modules_of
+from heddle.explain.attribution.attribution import Score, score_of
+from heddle.explain.inputs import CHUNK, ExplainOptions, Reading, Section, Side, modules_of, read
 from heddle.nn.stack import Block
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.explain.reading import EncoderReading, Reading
-from heddle.explain.tokens import Candidate, best_tokens
-from heddle.explain.watch import Observer, Section, modules_of, watch_blocks
+from heddle.explain.inputs import EncoderReading, Observer, Reading, Section, modules_of, watch_blocks
+from heddle.explain.observers.tokens import Candidate, best_tokens
 from heddle.nn.base import Module
 from heddle.nn.stack import Branch
 
@@ -51,7 +50,7 @@ class LensObserver(Observer):
         self.keep: Callable[[str, Tensor], None] = self.keep_best
 
     def attach(self, hooks: contextlib.ExitStack) -> None:
-        watch_blocks(self.reading.main, hooks, self.see)
+        watch_blocks(self.reading, hooks, self.see)
 
     def see(self, name: str, stream: Tensor) -> None:
         """Predict from the stream after a layer."""

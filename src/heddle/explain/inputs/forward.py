@@ -1,7 +1,6 @@
-"""Readings: a text as each kind of model reads it, with the passes that all explanations are computed from."""
+"""Forward passes of each kind of model over one text, from which all explanations are computed."""
 
 import contextlib
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +10,13 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError, brief
-from heddle.decoding.generation import GenerationConfig, generate
 from heddle.decoding.runtime import check_prompt, check_source, device_of, eval_mode
 from heddle.decoding.scoring import check_encoder_input
-from heddle.explain.options import ExplainOptions
 from heddle.models.networks import BaseTower, Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.nn.base import Context, upcast
 from heddle.nn.ends import MaskedTokenOutputConfig, Output
-from heddle.text.tokenizers import MASK, Tokenizer
+from heddle.text.tokenizers import Tokenizer
 
-MASKS = ("[MASK]", "<mask>", MASK)  # what a mask may be written as, beside the tokenizer's own name for it
 CHUNK = 1 << 13  # tokens of copies of a text that are read at once
 
 
@@ -41,6 +37,16 @@ class Reading(ABC):
     model: Model
     tokenizer: Tokenizer | None
     sides: tuple[Side, ...]  # the last one is predicted
+    recomputes: bool = False  # whether an observer is calling the model's modules: no step of the forward pass
+
+    @contextlib.contextmanager
+    def recomputing(self) -> Iterator[None]:
+        """Mark the calls of modules inside as no steps of the forward pass."""
+        before, self.recomputes = self.recomputes, True
+        try:
+            yield
+        finally:
+            self.recomputes = before
 
     @property
     def main(self) -> Side:
@@ -101,7 +107,7 @@ class Reading(ABC):
     def _predicted_tokens(self, text: str | None) -> tuple[int, ...]:
         if text is None:
             return (int(self.logits()[0, -1].argmax()),)
-        tokenizer = _needs_tokenizer(self.tokenizer, "target")
+        tokenizer = needs_tokenizer(self.tokenizer, "target")
         found = tuple((tokenizer.for_target if self.model.reads_source else tokenizer).encode(text))
         if not found:
             raise UsageError(f"target: want one token or more, got {brief(text)}")
@@ -260,7 +266,7 @@ class EncoderReading(Reading):
             raise UsageError("target: want a text with a mask, such as [MASK], for an encoder, got none")
         if text is None:
             return tuple(int(self.logits()[0, place].argmax()) for place in self.masks)
-        found = tuple(_needs_tokenizer(self.tokenizer, "target").encode(text))
+        found = tuple(needs_tokenizer(self.tokenizer, "target").encode(text))
         if len(found) != len(self.masks):
             raise UsageError(f"target: want {len(self.masks)} tokens, one for each mask, got {len(found)}")
         return found
@@ -285,71 +291,8 @@ class EncoderReading(Reading):
         return self.classes[target[0]] if self.classes else "".join(self.token(id) for id in target)
 
 
-# --- a text as a model reads it ---------------------------------------------------------------------------------------
-
-
-def read(model: Model, tokenizer: Tokenizer | None, text: str | Sequence[int], options: ExplainOptions) -> Reading:
-    """Return a text, or ids as given, as the model reads it."""
-    if isinstance(model, LanguageModel):
-        _refuse_output(options)
-        return DecoderReading(model, tokenizer, _ids(text, tokenizer, "prompt"))
-    if isinstance(model, EncoderDecoder):
-        source = _ids(text, tokenizer, "source")
-        return PairReading(model, tokenizer, source, _written(model, tokenizer, source, options))
-    if isinstance(model, Encoder):
-        _refuse_output(options)
-        if model.vocab is None:
-            raise UsageError("explain: want a model of texts, got one of images")
-        return EncoderReading(model, tokenizer, _ids(text, tokenizer, "encoder"))
-    raise UsageError(f"explain: want a language model, an encoder-decoder or an encoder, got {type(model).__name__}")
-
-
-def _refuse_output(options: ExplainOptions) -> None:
-    if options.output is not None:
-        raise UsageError("output: want none, because only an encoder-decoder writes an output to a text")
-
-
-def _ids(text: str | Sequence[int], tokenizer: Tokenizer | None, role: str) -> list[int]:
-    if not isinstance(text, str):
-        return [int(id) for id in text]
-    own = _needs_tokenizer(tokenizer, "explain")
-    if role == "source":
-        return own.source(text)
-    if role == "encoder":
-        return own.special_tokens.text.apply(_with_masks(text, own))
-    return [*own.special_tokens.document_start, *own.encode(text)]
-
-
-def _with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Encode a text in which masks are written by name."""
-    mask = tokenizer.special_tokens.mask
-    if mask is None:
-        return tokenizer.encode(text)
-    names = "|".join(re.escape(name) for name in {*MASKS, tokenizer.token(mask)})
-    first, *rest = re.split(names, text)
-    ids = tokenizer.encode(first)
-    for piece in rest:
-        ids += [mask, *tokenizer.encode(piece)]
-    return ids
-
-
-def _written(
-    model: EncoderDecoder, tokenizer: Tokenizer | None, source: list[int], options: ExplainOptions
-) -> list[int]:
-    """Return the output that is looked at: as given, or what the model writes greedily."""
-    if tokenizer is None:
-        return [*(options.output_ids or (source[-1],))]
-    special = tokenizer.for_target.special_tokens
-    if options.output is not None:
-        return [*special.decoder_start, *tokenizer.for_target.encode(options.output)]
-    config = GenerationConfig(max_tokens=options.max_tokens).with_special_tokens(
-        special.begin, special.ends, special.never
-    )
-    (found,) = generate(model, [special.decoder_start], config, [source])
-    return [*special.decoder_start, *(found[:-1] if found and found[-1] in special.ends else found)]
-
-
-def _needs_tokenizer(tokenizer: Tokenizer | None, what: str) -> Tokenizer:
+def needs_tokenizer(tokenizer: Tokenizer | None, what: str) -> Tokenizer:
+    """Return the tokenizer; refuse a text where there is none."""
     if tokenizer is None:
         raise UsageError(f"{what}: want ids, because the model came without a tokenizer, got a text")
     return tokenizer

@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.console import Group
 
-from heddle.explain.reading import Side
-from heddle.explain.watch import Section
+from heddle.explain.inputs import Section, Side
 
 FORMAT = 1
 
@@ -36,23 +35,32 @@ class Explanation:
         )
 
     def to_json(self) -> str:
-        """Return all numbers as JSON, each to its last bit."""
-        return json.dumps(self.plain(), ensure_ascii=False, allow_nan=False)
+        """Return all numbers as JSON, with as many digits as single precision has."""
+        return json.dumps(short(self.plain()), ensure_ascii=False, allow_nan=False)
 
     def html(self) -> str:
         """Return one HTML file that needs nothing else."""
-        from heddle.explain.page import html_page
+        from heddle.explain.display.page import html_page
 
         return html_page(self)
 
     def __rich__(self) -> Group:
         """Return it as rich shows it."""
-        from heddle.explain.terminal import rendered
+        from heddle.explain.display.terminal import rendered
 
         return rendered(self)
 
     def __str__(self) -> str:
         """Return it as text."""
-        from heddle.explain.terminal import as_text
+        from heddle.explain.display.terminal import as_text
 
         return as_text(self)
+
+
+def short(data: Any) -> Any:
+    """Return plain data with numbers of nine digits, which tell any two floats of single precision apart."""
+    if isinstance(data, float):
+        return float(f"{data:.9g}")
+    if isinstance(data, list | tuple):
+        return [short(each) for each in data]
+    return {key: short(value) for key, value in data.items()} if isinstance(data, dict) else data

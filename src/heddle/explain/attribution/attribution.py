@@ -7,33 +7,42 @@ target: it follows the attention weights alone.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.decoding.runtime import eval_mode
-from heddle.explain.attention import AttentionObserver
-from heddle.explain.options import ExplainOptions
-from heddle.explain.reading import CHUNK, PairReading, Reading, Side, replaced_embeddings
-from heddle.explain.watch import Section, modules_of, observe
+from heddle.explain.attribution.integrated_gradients import (
+    COMPLETE,
+    Embedded,
+    Score,
+    gradients_at,
+    integrated_gradients,
+)
+from heddle.explain.inputs import (
+    CHUNK,
+    ExplainOptions,
+    PairReading,
+    Reading,
+    Section,
+    Side,
+    modules_of,
+    observe,
+    replaced_embeddings,
+)
+from heddle.explain.observers import AttentionObserver
 from heddle.nn.stack import Block
-
-MAX_STEPS = 1024  # points on the path of integrated gradients
-COMPLETE = 1e-3  # how far the sum of integrated gradients may be from the difference that it explains
-
-Embedded = dict[Side, Tensor]  # by side, [rows, length, width]
-Score = Callable[[int], Tensor]  # of several equal rows
 
 
 @dataclass(frozen=True)
 class Attribution(Section):
     """What each token of each side contributes to a target, by method.
 
+    steps: points at which integrated gradients needed the gradient.
     completeness: how far the sum of integrated gradients is from the score minus that of the baseline.
     """
 
@@ -68,12 +77,13 @@ def attribution(reading: Reading, options: ExplainOptions) -> Attribution:
         with torch.no_grad():
             whole = float(score(1)[0])
         integrated, steps, gap = integrated_gradients(embedded, score, options.steps)
-        methods = {
-            "gradient_x_input": gradient_x_input(embedded, score),
-            "integrated_gradients": integrated,
-            "occlusion": occlusion(embedded, score, whole),
-        }
+        methods = {"gradient_x_input": gradient_x_input(embedded, score), "integrated_gradients": integrated}
+        methods["occlusion"] = occlusion(embedded, score, whole)
     refused: dict[str, str] = {}
+    if gap > COMPLETE:
+        del methods["integrated_gradients"]
+        jump = f"the score jumps on the path from zeros, so that {gap:.3g} nats belong to no token"
+        refused["integrated_gradients"] = f"integrated_gradients: want a smooth path, but {jump}"
     try:
         methods["attention_rollout"] = attention_rollout(reading)
     except UsageError as error:
@@ -120,54 +130,10 @@ def frozen(reading: Reading) -> Any:
             weight.requires_grad_(True)
 
 
-def gradients_at(points: Embedded, score: Score) -> Embedded:
-    """Return the gradient of the score by the embedded tokens of each row."""
-    leaves = {side: vectors.detach().requires_grad_() for side, vectors in points.items()}
-    rows = len(next(iter(leaves.values())))
-    with torch.enable_grad(), replaced_embeddings(leaves):
-        total = score(rows).sum()
-        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    pairs = zip(leaves.items(), found, strict=True)
-    return {side: torch.zeros_like(leaf) if grad is None else grad for (side, leaf), grad in pairs}
-
-
 def gradient_x_input(embedded: Embedded, score: Score) -> dict[Side, Tensor]:
     """Return gradient · vector for each token."""
     gradients = gradients_at(embedded, score)
     return {side: (gradients[side] * vectors).sum(-1)[0] for side, vectors in embedded.items()}
-
-
-def integrated_gradients(embedded: Embedded, score: Score, steps: int) -> tuple[dict[Side, Tensor], int, float]:
-    """Return the integral of the gradient from zero to the vectors, times the vectors; the points are doubled until
-    the sum over tokens is what it must be (completeness), or there are too many.
-    """
-    zeros = {side: torch.zeros_like(vectors) for side, vectors in embedded.items()}
-    with torch.no_grad():
-        with replaced_embeddings(zeros):
-            baseline = score(1)[0]
-        difference = float(score(1)[0] - baseline)
-    while True:
-        found = path_integral(embedded, score, steps)
-        gap = abs(float(sum(values.double().sum() for values in found.values())) - difference)
-        if gap <= COMPLETE / 2 or steps * 2 > MAX_STEPS:
-            return found, steps, gap
-        steps *= 2
-
-
-def path_integral(embedded: Embedded, score: Score, steps: int) -> dict[Side, Tensor]:
-    """Return the path integral by Gauss-Legendre quadrature with this many points."""
-    points, weights = np.polynomial.legendre.leggauss(steps)
-    length = sum(vectors.shape[1] for vectors in embedded.values())
-    size, totals = max(1, CHUNK // length), {side: torch.zeros_like(vectors[0]) for side, vectors in embedded.items()}
-    for first in range(0, steps, size):
-        rows = slice(first, first + size)
-        like = next(iter(embedded.values()))
-        shares = torch.tensor((points[rows] + 1) / 2, dtype=like.dtype, device=like.device)[:, None, None]
-        measure = torch.tensor(weights[rows] / 2, dtype=like.dtype, device=like.device)[:, None, None]
-        gradients = gradients_at({side: vectors * shares for side, vectors in embedded.items()}, score)
-        for side, gradient in gradients.items():
-            totals[side] += (gradient * measure).sum(0)
-    return {side: (totals[side] * vectors[0]).sum(-1) for side, vectors in embedded.items()}
 
 
 @torch.no_grad()

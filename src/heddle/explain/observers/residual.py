@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from heddle.explain.lens import refuse_without_residual_stream
-from heddle.explain.reading import Reading
-from heddle.explain.watch import Observer, Section, modules_of
+from heddle.explain.inputs import Observer, Reading, Section, modules_of
+from heddle.explain.observers.lens import refuse_without_residual_stream
 from heddle.nn.stack import Branch
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.explain.reading import Reading, Side
-from heddle.explain.watch import Observer, Section, modules_of
+from heddle.explain.inputs import Observer, Reading, Section, Side, modules_of
 from heddle.nn.channels import Experts
 
 

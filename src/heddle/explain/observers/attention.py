@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.explain.reading import Reading
-from heddle.explain.watch import Observer, PartCall, Section, parts_of, watch_parts
+from heddle.explain.inputs import Observer, PartCall, Reading, Section, parts_of, watch_parts
 from heddle.nn.attention import AttentionInputs, AttentionPart, CrossAttention, Synthesizer
 from heddle.nn.recurrent import AttentionRNN
 
@@ -30,18 +29,20 @@ class AttentionMap:
     weights: Tensor
     sink: Tensor | None  # what each row lacks to one, taken by a learned sink; None: nothing
 
-    def plain(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        heads, queries, keys = self.weights.shape
+    def about(self) -> dict[str, Any]:
+        """Return all but the weights as plain data."""
         return {
             "name": self.name,
             "kind": self.kind,
             "queries": self.queries,
             "keys": self.keys,
-            "shape": [heads, queries, keys],
-            "weights": self.weights.tolist(),
+            "shape": list(self.weights.shape),
             "sink": None if self.sink is None else self.sink.tolist(),
         }
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return self.about() | {"weights": self.weights.tolist()}
 
 
 @dataclass(frozen=True)

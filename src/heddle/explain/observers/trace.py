@@ -11,13 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from heddle.explain.reading import Reading, Side
-from heddle.explain.watch import Observer, PartCall, Section, part_calls
+from heddle.explain.inputs import Observer, PartCall, Reading, Section, Side, part_calls
 from heddle.nn.attention import AttentionPart, Synthesizer
 from heddle.nn.recurrent import AttentionRNN, Bidirectional, Recurrent
 from heddle.nn.stack import Branch, Plan
-
-SHOWN = 6  # values of the last place that a summary shows
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class TraceObserver(Observer):
     def _after_module(self, name: str) -> Any:
         def see(module: nn.Module, inputs: Any, output: Any) -> None:
             value = output[0] if isinstance(output, tuple) and output else output
-            if isinstance(value, Tensor) and not (inputs and value is inputs[0]):
+            if isinstance(value, Tensor) and not self.reading.recomputes and not (inputs and value is inputs[0]):
                 self.add(name, type(module).__name__, value)
 
         return see
@@ -86,9 +83,10 @@ class TraceObserver(Observer):
             later, self.steps = self.steps[self.starts[name] :], self.steps[: self.starts[name]]
             normed = bool(later) and later[0].name == f"{name}.norm"
             self.steps += later[:normed]
-            for call in part_calls(side, name, branch, inputs, output):
-                for quantity, values in quantities(call):
-                    self.add(f"{call.name}.{quantity}", quantity.rpartition(".")[2], values)
+            with self.reading.recomputing():
+                for call in part_calls(side, name, branch, inputs, output):
+                    for quantity, values in quantities(call):
+                        self.add(f"{call.name}.{quantity}", quantity.rpartition(".")[2], values)
             self.steps += later[normed:]
 
         return see

@@ -1,0 +1,122 @@
+"""The HTML file of an explanation: page, style, script and data in one; its policy lets it load nothing."""
+
+import base64
+import dataclasses
+import hashlib
+import html
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heddle.explain.display.explanation import Explanation, short
+from heddle.explain.observers import Attention, Gates, Trace
+
+EXACT = 1 << 20  # numbers of all maps, up to which a file has them exactly
+BUDGET = 6_200_000  # characters of all maps together, beyond which they are coded coarser
+LEVELS = (255, 63, 15, 7, 3)  # of codes
+LAST = 4  # values of a step that the page shows
+
+
+@dataclass
+class Blobs:
+    """Packed arrays: floats as they are, or codes of few levels."""
+
+    levels: int | None  # None: exact
+    packed: list[str] = field(default_factory=list)
+
+    def add(self, values: Tensor, code: str) -> dict[str, Any]:
+        """Pack an array; return how to read it."""
+        array: NDArray[Any] = values.float().numpy()
+        about: dict[str, Any] = {"blob": len(self.packed), "shape": list(array.shape), "code": code}
+        if self.levels is None:
+            self.packed.append(_deflated(np.ascontiguousarray(array, "<f4").tobytes()))
+            return about | {"code": "f32"}
+        low, high = (0.0, 1.0) if code == "root" else (float(array.min()), float(array.max()))
+        scaled = np.sqrt(array.clip(0, 1)) if code == "root" else (array - low) / max(high - low, 1e-30)
+        codes = np.rint(scaled * self.levels).astype(np.uint8)
+        self.packed.append(_deflated(codes.tobytes()))
+        read = codes / self.levels
+        read = read * read if code == "root" else low + read * (high - low)
+        error = float(np.abs(read - array).max(initial=0))
+        return about | {"low": low, "high": high, "levels": self.levels, "error": error}
+
+
+def html_page(explanation: Explanation) -> str:
+    """Return an explanation as one HTML file."""
+    style, script = (_resource(name) for name in ("page.css", "page.js"))
+    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'"
+    filled = {
+        "POLICY": html.escape(policy, quote=False),
+        "TITLE": html.escape(f"{explanation.model or explanation.kind}: explained"),
+        "STYLE": style,
+        "DATA": "\n".join(packed_data(explanation)),
+        "SCRIPT": script,
+    }
+    page, *pieces = _resource("page.html").split("$")
+    for piece in pieces:
+        name = next(name for name in filled if piece.startswith(name))
+        page += filled[name] + piece.removeprefix(name)
+    return page
+
+
+def packed_data(explanation: Explanation) -> list[str]:
+    """Return the data as lines of text: the JSON, and the arrays that it names; coarser codes where they must fit."""
+    count = sum(one.numel() for one in _maps(explanation))
+    for levels in (None, *LEVELS) if count <= EXACT else LEVELS:
+        blobs = Blobs(levels)
+        data = _data(explanation, blobs)
+        if sum(map(len, blobs.packed)) <= BUDGET:
+            break
+    text = json.dumps(short(data), ensure_ascii=False, allow_nan=False)
+    return [_deflated(text.encode("utf-8", "surrogatepass")), *blobs.packed]
+
+
+def _maps(explanation: Explanation) -> Iterator[Tensor]:
+    for section in explanation.sections.values():
+        if isinstance(section, Attention):
+            yield from (one.weights for one in section.maps)
+        elif isinstance(section, Gates):
+            yield from (values for cell in section.cells for values in cell.values.values())
+
+
+def _data(explanation: Explanation, blobs: Blobs) -> dict[str, Any]:
+    """Return the plain data, with large arrays packed, and of a trace a summary."""
+    packed: dict[str, Any] = {}
+    for name, section in explanation.sections.items():
+        if isinstance(section, Attention):
+            packed[name] = [one.about() | {"weights": blobs.add(one.weights, "root")} for one in section.maps]
+        elif isinstance(section, Gates):
+            packed[name] = [
+                one.about() | {"values": {key: blobs.add(values, "line") for key, values in one.values.items()}}
+                for one in section.cells
+            ]
+        elif isinstance(section, Trace):
+            packed[name] = [_summary(step.name, step.kind, step.values) for step in section.steps]
+    others = {name: one for name, one in explanation.sections.items() if name not in packed}
+    return dataclasses.replace(explanation, sections=others).plain() | packed
+
+
+def _summary(name: str, kind: str, values: Tensor) -> dict[str, Any]:
+    numbers = values.double()
+    measured = {"mean": float(numbers.mean()), "deviation": float(numbers.std(correction=0))}
+    last: Sequence[float] = numbers.flatten()[-LAST:].tolist()
+    return {"name": name, "kind": kind, "shape": list(values.shape), **measured, "last": last}
+
+
+def _deflated(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 9)).decode()
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _resource(name: str) -> str:
+    return files("heddle.explain.display").joinpath(name).read_text(encoding="utf-8").strip("\n")
