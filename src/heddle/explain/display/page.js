@@ -6,7 +6,8 @@
   root.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 
   async function inflate(text) {
-    const raw = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const chars = atob(text), raw = new Uint8Array(chars.length);
+    for (let i = 0; i < raw.length; i++) raw[i] = chars.charCodeAt(i);
     const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Response(stream).arrayBuffer();
   }
@@ -21,9 +22,12 @@
     }
     const codes = blobs[array.blob];
     const { code, low, high, levels } = array;
-    if (code === "f32") return (i) => codes[i];
-    if (code === "root") return (i) => (codes[i] / levels) ** 2;
-    return (i) => low + (codes[i] / levels) * (high - low);
+    let get = (i) => low + (codes[i] / levels) * (high - low);
+    if (code === "f32") get = (i) => codes[i];
+    if (code === "root") get = (i) => (codes[i] / levels) ** 2;
+    get.codes = code === "f32" ? null : codes;
+    get.values = code === "f32" ? null : Array.from({ length: levels + 1 }, (_, k) => (code === "root" ? (k / levels) ** 2 : low + (k / levels) * (high - low)));
+    return get;
   }
   const exact = (array) => array.code === "f32";
 
@@ -36,7 +40,8 @@
     (c) => (c === "\n" ? "↵" : c === "\t" ? "→" : "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"))).replace(/ /g, "␣");
   const num = (x, digits = 6) => (x === null || x === undefined ? "" : Number(x.toPrecision(digits)).toString());
   const say = (text) => { $("readout").textContent = text; };
-  const style = (name) => getComputedStyle(root).getPropertyValue(name).split(",").map(Number);
+  let colours = {}; // of this theme
+  const style = (name) => (colours[name] ||= getComputedStyle(root).getPropertyValue(name).split(",").map(Number));
   const mix = (a, b, t) => a.map((x, i) => Math.round(x + (b[i] - x) * Math.min(1, Math.max(0, t))));
   const rgb = (c) => `rgb(${c.join(",")})`;
   const side = (name) => data.sides.find((s) => s.name === name);
@@ -133,6 +138,16 @@
     }
     pen.putImageData(image, 0, 0);
   }
+  function drawWeights(canvas, get, base, rows, columns, hidden) { // as drawMap; codes are coloured by a table
+    if (!get.codes) return drawMap(canvas, (r, c) => (hidden && c === 0 ? 0 : get(base + r * columns + c)), rows, columns, 1);
+    canvas.width = columns; canvas.height = rows;
+    const pen = canvas.getContext("2d"), image = pen.createImageData(columns, rows), pixels = new Uint32Array(image.data.buffer);
+    const low = style("--paper"), high = style("--map"), bytes = new Uint8Array(4), word = new Uint32Array(bytes.buffer);
+    const table = Uint32Array.from(get.values, (x) => { bytes.set([...mix(low, high, Math.sqrt(x)), 255]); return word[0]; });
+    for (let at = 0; at < pixels.length; at++) pixels[at] = table[get.codes[base + at]];
+    if (hidden) for (let r = 0; r < rows; r++) pixels[r * columns] = table[0];
+    pen.putImageData(image, 0, 0);
+  }
   function cellAt(canvas, event) {
     const box = canvas.getBoundingClientRect();
     const c = Math.floor(((event.clientX - box.left) / box.width) * canvas.width), r = Math.floor(((event.clientY - box.top) / box.height) * canvas.height);
@@ -142,7 +157,7 @@
   async function showAttention() {
     const maps = data.attention;
     const rounded = maps.some((m) => !exact(m.weights));
-    const node = section("attention", "Attention", "One map per layer and head: rows attend to columns. Darker squares are larger weights (by their square root).");
+    const node = section("attention", "Attention", "One map per layer and head: rows attend to columns. The stronger the colour, the larger the weight (its square root).");
     if (rounded) node.append(make("p", { className: "note", id: "rounded", textContent: `The text is long: weights are kept to ${maps[0].weights.levels + 1} levels here (an error of at most ${num(maps[0].weights.error, 2)}), and exact in the JSON.` }));
     const values = await Promise.all(maps.map((m) => unpack(m.weights)));
     const hide = make("input", { type: "checkbox", id: "sink" });
@@ -153,6 +168,7 @@
     grid.style.gridTemplateColumns = `max-content repeat(${most}, max-content)`;
     let now = { map: 0, head: 0 };
     const at = (m, h) => { const [, q, k] = maps[m].shape, base = h * q * k, get = values[m]; return (r, c) => (hide.checked && c === 0 && k > 1 ? 0 : get(base + r * k + c)); };
+    const draw = (canvas, m, h) => { const [, q, k] = maps[m].shape; drawWeights(canvas, values[m], h * q * k, q, k, hide.checked && k > 1); };
     const words = (which, count, i) => { const s = side(which); return s.tokens.length === count ? `${i} ${visible(s.tokens[i])}` : `${i}`; };
     const thumbs = [];
     const seen = new IntersectionObserver((entries) => entries.forEach((e) => { if (e.isIntersecting) { seen.unobserve(e.target); e.target.draw(); } }), { rootMargin: "200px" });
@@ -163,7 +179,7 @@
         const canvas = make("canvas", { className: "thumb", tabIndex: 0, title: `${m.name}, head ${h}` });
         canvas.setAttribute("role", "button");
         canvas.setAttribute("aria-label", `${m.name}, head ${h}`);
-        canvas.draw = () => drawMap(canvas, at(i, h), m.shape[1], m.shape[2], 1);
+        canvas.draw = () => draw(canvas, i, h);
         canvas.onclick = () => { now = { map: i, head: h }; show(); };
         canvas.onkeydown = (e) => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); canvas.onclick(); } };
         thumbs.push({ canvas, map: i, head: h });
@@ -175,7 +191,7 @@
       const m = maps[now.map];
       name.textContent = `${m.name}, head ${now.head} (${m.kind}): ${m.queries} attends to ${m.keys}`;
       big.style.setProperty("--shape", `${m.shape[2]} / ${m.shape[1]}`);
-      drawMap(big, at(now.map, now.head), m.shape[1], m.shape[2], 1);
+      draw(big, now.map, now.head);
       thumbs.forEach((t) => t.canvas.setAttribute("aria-pressed", String(t.map === now.map && t.head === now.head)));
       underline();
     }
@@ -199,7 +215,7 @@
   }
 
   async function showGates() {
-    const node = section("gates", "Gates", "One row per unit, one column per token; units that remember longest are on top. Candidates and states: blue above zero, orange below.");
+    const node = section("gates", "Gates", "One row per unit, one column per token; units that remember longest are on top. Candidates and states have one colour above zero and another below.");
     for (const cell of data.gates) {
       const names = Object.keys(cell.values), canvas = make("canvas", { className: "strip" });
       const label = make("strong", { textContent: `${cell.name} (${cell.kind})` });
@@ -305,7 +321,7 @@
   if (refused.length) $("main").append(make("p", { className: "note", textContent: `Not shown. ${refused.join("; ")}` }));
   const last = data.probabilities ? data.probabilities.side : data.sides.at(-1).name;
   pick(last, side(last).tokens.length - 1);
-  $("theme").onclick = () => { root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"; painters.forEach((f) => f()); };
+  $("theme").onclick = () => { root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"; colours = {}; painters.forEach((f) => f()); };
   window.heddle = { data, unpack };
   root.dataset.ready = String(Math.round(performance.now()));
 })();

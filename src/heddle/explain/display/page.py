@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,33 +19,45 @@ from heddle.explain.display.explanation import Explanation, short
 from heddle.explain.observers import Attention, Gates, Trace
 
 EXACT = 1 << 20  # numbers of all maps, up to which a file has them exactly
-BUDGET = 6_200_000  # characters of all maps together, beyond which they are coded coarser
-LEVELS = (255, 63, 15, 7, 3)  # of codes
+BUDGET = 5_500_000  # characters of all arrays together, beyond which they are coded coarser
+SAMPLED = 12  # arrays that are packed to choose their codes
 LAST = 4  # values of a step that the page shows
+
+
+class Codes(NamedTuple):
+    """Levels between the least and the largest number, of the number or of its square root."""
+
+    levels: int
+    root: bool
+
+
+# The best first. The square root keeps small weights apart; by even levels the many small weights of a long text become
+# equal, and cost little.
+CODES = (Codes(255, True), Codes(255, False), Codes(127, False), Codes(63, False), Codes(15, False), Codes(3, False))
 
 
 @dataclass
 class Blobs:
-    """Packed arrays: floats as they are, or codes of few levels."""
+    """Packed arrays: floats as they are, or codes of a byte."""
 
-    levels: int | None  # None: exact
+    codes: Codes | None  # None: exact
     packed: list[str] = field(default_factory=list)
 
-    def add(self, values: Tensor, code: str) -> dict[str, Any]:
-        """Pack an array; return how to read it."""
+    def add(self, values: Tensor, weights: bool) -> dict[str, Any]:
+        """Pack an array, of weights or of other numbers; return how to read it."""
         array: NDArray[Any] = values.float().numpy()
-        about: dict[str, Any] = {"blob": len(self.packed), "shape": list(array.shape), "code": code}
-        if self.levels is None:
+        about: dict[str, Any] = {"blob": len(self.packed), "shape": list(array.shape)}
+        if self.codes is None:
             self.packed.append(_deflated(np.ascontiguousarray(array, "<f4").tobytes()))
             return about | {"code": "f32"}
-        low, high = (0.0, 1.0) if code == "root" else (float(array.min()), float(array.max()))
-        scaled = np.sqrt(array.clip(0, 1)) if code == "root" else (array - low) / max(high - low, 1e-30)
-        codes = np.rint(scaled * self.levels).astype(np.uint8)
+        levels, root = self.codes.levels, self.codes.root and weights
+        low, high = (0.0, 1.0) if weights else (float(array.min()), float(array.max()))
+        share = (array - low) / max(high - low, 1e-30)
+        codes = np.rint((np.sqrt(share) if root else share) * levels).astype(np.uint8)
         self.packed.append(_deflated(codes.tobytes()))
-        read = codes / self.levels
-        read = read * read if code == "root" else low + read * (high - low)
+        read = (codes / levels) ** (2 if root else 1) * (high - low) + low
         error = float(np.abs(read - array).max(initial=0))
-        return about | {"low": low, "high": high, "levels": self.levels, "error": error}
+        return about | {"code": "root" if root else "line", "low": low, "high": high, "levels": levels, "error": error}
 
 
 def html_page(explanation: Explanation) -> str:
@@ -67,23 +79,36 @@ def html_page(explanation: Explanation) -> str:
 
 
 def packed_data(explanation: Explanation) -> list[str]:
-    """Return the data as lines of text: the JSON, and the arrays that it names; coarser codes where they must fit."""
-    count = sum(one.numel() for one in _maps(explanation))
-    for levels in (None, *LEVELS) if count <= EXACT else LEVELS:
-        blobs = Blobs(levels)
-        data = _data(explanation, blobs)
-        if sum(map(len, blobs.packed)) <= BUDGET:
-            break
-    text = json.dumps(short(data), ensure_ascii=False, allow_nan=False)
+    """Return the data as lines of text: the JSON, and the arrays that it names."""
+    blobs = Blobs(_codes(explanation))
+    text = json.dumps(short(_data(explanation, blobs)), ensure_ascii=False, allow_nan=False)
     return [_deflated(text.encode("utf-8", "surrogatepass")), *blobs.packed]
 
 
-def _maps(explanation: Explanation) -> Iterator[Tensor]:
+def _codes(explanation: Explanation) -> Codes | None:
+    """Return the finest codes by which all arrays fit into a file; some of them are packed to see."""
+    arrays = list(_arrays(explanation))
+    count = sum(values.numel() for values, _ in arrays)
+    if count <= EXACT:
+        return None
+    chosen = arrays[:: max(1, len(arrays) // SAMPLED)]
+    sample = [(values[:1] if weights else values, weights) for values, weights in chosen]
+    for codes in CODES:
+        blobs = Blobs(codes)
+        for values, weights in sample:
+            blobs.add(values, weights)
+        if sum(map(len, blobs.packed)) * count / sum(values.numel() for values, _ in sample) <= BUDGET:
+            return codes
+    return CODES[-1]
+
+
+def _arrays(explanation: Explanation) -> Iterator[tuple[Tensor, bool]]:
+    """Yield every large array, and whether it holds weights between 0 and 1."""
     for section in explanation.sections.values():
         if isinstance(section, Attention):
-            yield from (one.weights for one in section.maps)
+            yield from ((one.weights, True) for one in section.maps)
         elif isinstance(section, Gates):
-            yield from (values for cell in section.cells for values in cell.values.values())
+            yield from ((values, False) for cell in section.cells for values in cell.values.values())
 
 
 def _data(explanation: Explanation, blobs: Blobs) -> dict[str, Any]:
@@ -91,10 +116,10 @@ def _data(explanation: Explanation, blobs: Blobs) -> dict[str, Any]:
     packed: dict[str, Any] = {}
     for name, section in explanation.sections.items():
         if isinstance(section, Attention):
-            packed[name] = [one.about() | {"weights": blobs.add(one.weights, "root")} for one in section.maps]
+            packed[name] = [one.about() | {"weights": blobs.add(one.weights, True)} for one in section.maps]
         elif isinstance(section, Gates):
             packed[name] = [
-                one.about() | {"values": {key: blobs.add(values, "line") for key, values in one.values.items()}}
+                one.about() | {"values": {key: blobs.add(values, False) for key, values in one.values.items()}}
                 for one in section.cells
             ]
         elif isinstance(section, Trace):
@@ -111,7 +136,7 @@ def _summary(name: str, kind: str, values: Tensor) -> dict[str, Any]:
 
 
 def _deflated(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, 9)).decode()
+    return base64.b64encode(zlib.compress(data, 6)).decode()
 
 
 def _hash(text: str) -> str:

@@ -47,6 +47,11 @@ def shown(token: str) -> str:
     return escaped(token).replace("\n", "↵").replace("\t", "→").replace(" ", "␣")
 
 
+def percent(probability: float) -> str:
+    """Return a probability in percent, with two digits at least."""
+    return f"{probability:.1%}" if probability >= 0.01 else f"{100 * probability:.2g}%"
+
+
 def blocks(values: Sequence[float], most: float | None = None) -> str:
     """Return numbers from zero up as a row of blocks."""
     top = max(values, default=0.0) if most is None else most
@@ -73,7 +78,7 @@ def _probabilities(explanation: Explanation, section: Probabilities) -> Iterator
     yield line
     table = _table("place", "token", "bits", f"{section.predicts}")
     for place, distribution in enumerate(section.places):
-        best = "  ".join(f"{shown(one.text)} {one.probability:.1%}" for one in distribution.best[:5])
+        best = "  ".join(f"{shown(one.text)} {percent(one.probability)}" for one in distribution.best[:5])
         bits = None if section.predicts == "class" else section.surprisals[place]
         word = "" if section.predicts == "class" else shown(words[place])
         table.add_row(str(place), Text(word), "" if bits is None else f"{bits:.2f}", Text(best))
@@ -117,7 +122,7 @@ def _lens(explanation: Explanation, section: Lens) -> Iterator[RenderableType]:
         yield Text(f"the last {PLACES} places", "dim")
     table = _table("layer", *(escaped(shown(word)) for word in words[first:]))
     for layer in section.layers:
-        best = [Text(f"{shown(place[0].text)} {place[0].probability:.0%}") for place in layer.places[first:]]
+        best = [Text(f"{shown(place[0].text)} {percent(place[0].probability)}") for place in layer.places[first:]]
         table.add_row(layer.name, *best)
     yield table
 
@@ -148,7 +153,7 @@ def _attribution(explanation: Explanation, section: Attribution) -> Iterator[Ren
         table = _table("token", *section.methods)
         for place, word in enumerate(side.texts):
             values = [one[side.name][place] if side.name in one else None for one in section.methods.values()]
-            table.add_row(Text(shown(word)), *("" if value is None else f"{value:+.4f}" for value in values))
+            table.add_row(Text(shown(word)), *("" if value is None else f"{value:+.4g}" for value in values))
         yield table
     yield from (Text(f"not shown: {line}", "dim") for line in section.refused.values())
 
