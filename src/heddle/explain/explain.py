@@ -1,6 +1,7 @@
 """Explain a text: one forward pass under read-only hooks, and further passes for what asks for them."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from heddle.core import UsageError
 from heddle.explain.attribution import attribution, patching
@@ -49,33 +50,28 @@ def explain(
     reading = read(model, tokenizer, text, options)
     refused: dict[str, str] = {}
     observers: dict[str, Observer] = {}
-    for name in options.names:
-        if name in OBSERVERS:
-            _or_refuse(name, options, refused, lambda name=name: observers.update({name: OBSERVERS[name](reading)}))
-    logits = observe(reading, list(observers.values()))
     sections: dict[str, Section] = {}
     for name in options.names:
-        made = _maker(name, reading, observers, options)
-        if name == "probabilities":
-            made = lambda: probabilities(reading, logits, options.top)  # noqa: E731
-        if made is not None:
-            _or_refuse(name, options, refused, lambda name=name, made=made: sections.update({name: made()}))
+        if name in OBSERVERS:
+            with _refusals(name, options, refused):
+                observers[name] = OBSERVERS[name](reading)
+    logits = observe(reading, list(observers.values()))
+    for name in options.names:
+        with _refusals(name, options, refused):
+            if name in observers:
+                sections[name] = observers[name].result()
+            elif name == "probabilities":
+                sections[name] = probabilities(reading, logits, options.top)
+            elif name in FURTHER:
+                sections[name] = FURTHER[name](reading, options)
     return Explanation(description, model.config.noun, reading.sides, sections, refused)
 
 
-def _maker(
-    name: str, reading: Reading, observers: Mapping[str, Observer], options: ExplainOptions
-) -> Callable[[], Section] | None:
-    """Return what makes a section; None: it was refused."""
-    if name in observers:
-        return observers[name].result
-    return None if name not in FURTHER else lambda: FURTHER[name](reading, options)
-
-
-def _or_refuse(name: str, options: ExplainOptions, refused: dict[str, str], run: Callable[[], None]) -> None:
-    """Do something; note its refusal where nobody has asked for it by name."""
+@contextlib.contextmanager
+def _refusals(name: str, options: ExplainOptions, refused: dict[str, str]) -> Iterator[None]:
+    """Note a refusal where nobody has asked for the thing by name."""
     try:
-        run()
+        yield
     except UsageError as error:
         if options.what is not None:
             raise

@@ -44,13 +44,10 @@ def search_tree(job: GenerationJob, search: BeamSearch) -> tuple[BeamTreeNode, .
     for completion in found:
         ids = tuple(completion.ids)
         if ids in places:  # it was live, and is finished as it stands
-            at = places[ids]
-            nodes[at] = replace(nodes[at], score=completion.score, reason=str(completion.reason))
-        elif ids:
+            nodes[places[ids]] = replace(nodes[places[ids]], score=completion.score, reason=str(completion.reason))
+        elif ids and completion.logprob is not None:
             parent = places.get(ids[:-1])
-            before = 0.0 if parent is None else nodes[parent].total
-            step = completion.logprob - before
-            nodes.append(
-                BeamTreeNode(ids[-1], parent, step, completion.logprob, completion.score, str(completion.reason))
-            )
+            step = completion.logprob - (0.0 if parent is None else nodes[parent].total)
+            last = BeamTreeNode(ids[-1], parent, step, completion.logprob)
+            nodes.append(replace(last, score=completion.score, reason=str(completion.reason)))
     return tuple(nodes)

@@ -232,7 +232,7 @@ class EncoderReading(Reading):
 
     def forward(self) -> Tensor:
         if self.output_name is None:
-            return self.encoder(self.ids(self.main))
+            return self.encoder(self.ids(self.main))  # type: ignore[no-any-return]
         return self.encoder.scores(self.output_name, self.ids(self.main))
 
     def head_logits(self, hidden: Tensor) -> Tensor:
@@ -273,8 +273,8 @@ class EncoderReading(Reading):
 
     def logprob(self, target: Sequence[int], rows: int = 1) -> Tensor:
         if self.output_name is None:
-            self.output()
-        scores = self.encoder.scores(self.output_name or "", self.ids(self.main, rows))
+            raise UsageError("target: want an encoder with an output for masked tokens or classes, got neither")
+        scores = self.encoder.scores(self.output_name, self.ids(self.main, rows))
         if self.classes:
             return upcast(scores).log_softmax(-1)[:, target[0]]
         return _sum_logprobs(scores[:, self.masks], target)
