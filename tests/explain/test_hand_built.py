@@ -208,7 +208,7 @@ def test_wrong_options_are_refused_in_one_line(options: Any, message: str) -> No
 @pytest.mark.parametrize(
     ("made", "what", "message"),
     [
-        (counter, "attention", "attention: want a model with attention, got one without"),
+        (counter, "attention", "attention: want a model with attention or filters, got one without"),
         (counter, "lens", "lens: want layers that only add to the stream .*, got replace in stack.mixer"),
         (counter, "residual", "residual: want layers that only add"),
         (counter, "experts", "experts: want a mixture of experts, got a model without"),

@@ -12,6 +12,8 @@ import torch
 from laws.cases import Case, EncoderConfig, every
 from torch import Tensor
 
+import heddle.explain.observers.attention as attention
+import heddle.nn.recurrent.cells as cells
 from heddle.core import UsageError, find
 from heddle.explain import ExplainOptions
 from heddle.explain.attribution.attribution import attribution, embed, frozen, score_of
@@ -27,6 +29,7 @@ from heddle.explain.observers.residual import ResidualObserver
 from heddle.explain.observers.trace import TraceObserver
 from heddle.nn.attention import Synthesizer
 from heddle.nn.channels import ExpertsConfig
+from heddle.nn.convolution import Convolution
 from heddle.nn.recurrent import AttentionRNN
 from heddle.nn.stack import Branch
 
@@ -84,6 +87,9 @@ def outputs_of(reading: Reading) -> dict[str, tuple[PartCall, Tensor, Tensor]]:
 def output_from(call: PartCall, weights: Tensor) -> Tensor:
     """Return what a layer gives if these are its attention weights: times the values, through its projection."""
     part: Any = call.part
+    if isinstance(part, Convolution):
+        values = part.gated(call.x).unflatten(-1, (part.heads, -1)).transpose(1, 2)
+        return part.output(part.inner((weights[None] @ values).transpose(1, 2).flatten(-2) + part.bias))
     if isinstance(part, Synthesizer):
         heads = weights[None] @ part.value_and_key(call.x)[0]
     else:
@@ -257,15 +263,21 @@ def test_a_long_text_costs_at_most_twice_the_forwards_memory_and_what_is_shown()
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 
-def test_the_laws_notice_planted_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
-    import heddle.explain.attention as attention
-
-    case = named("preset=gpt2")
-    rows = attention.query_rows
-    monkeypatch.setattr(
-        attention,
-        "query_rows",
-        lambda inputs, rows_: dataclasses.replace(rows(inputs, rows_), allowed=None),  # the future is seen
-    )
+def test_the_laws_notice_a_mask_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = attention.query_rows
+    monkeypatch.setattr(attention, "query_rows", lambda *given: dataclasses.replace(true(*given), allowed=None))
     with pytest.raises(AssertionError):
-        test_attention_rows_sum_to_one_and_times_values_give_the_layers_output(case)
+        test_attention_rows_sum_to_one_and_times_values_give_the_layers_output(named("preset=gpt2"))
+
+
+def test_the_laws_notice_gates_that_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = cells.lstm_gates
+    monkeypatch.setattr(cells, "lstm_gates", lambda gates, cell: true(gates.roll(1, -1), cell))
+    with pytest.raises(AssertionError):
+        test_recomputed_gates_give_the_state_of_the_fused_cell(named("preset=lstm_lm"))
+
+
+def test_the_laws_notice_a_hook_that_changes_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LensObserver, "see", lambda self, name, stream: stream.mul_(1.001))
+    with pytest.raises(AssertionError):
+        test_looking_changes_no_bit_of_the_logits(named("preset=gpt2"))

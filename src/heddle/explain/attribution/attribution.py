@@ -160,7 +160,7 @@ def attention_rollout(reading: Reading) -> dict[Side, Tensor]:
     observer, side = AttentionObserver(reading), reading.main
     observe(reading, [observer])
     layers = sum(1 for _ in modules_of(side, Block))
-    maps = observer.maps
+    maps = [one for one in observer.maps if one.kind == "self"]
     if len(maps) < layers or any(one.weights.shape[1:] != (len(side.ids), len(side.ids)) for one in maps):
         raise UsageError("attention_rollout: want attention in every layer, on rows of one length, got other layers")
     flow = torch.eye(len(side.ids), dtype=maps[0].weights.dtype)

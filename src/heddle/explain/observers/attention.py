@@ -1,4 +1,7 @@
-"""Attention maps: the weights of every head, recomputed from a layer's own projections, scores and masks."""
+"""Attention maps: the weights of every head, recomputed from a layer's own projections, scores and masks.
+
+The filters of lightweight and dynamic convolutions are softmaxes over neighbours, and are shown as maps too.
+"""
 
 import contextlib
 import dataclasses
@@ -11,10 +14,11 @@ from torch import Tensor
 from heddle.core import UsageError
 from heddle.explain.inputs import Observer, PartCall, Reading, Section, parts_of, watch_parts
 from heddle.nn.attention import AttentionInputs, AttentionPart, CrossAttention, Synthesizer
+from heddle.nn.convolution import Convolution
 from heddle.nn.recurrent import AttentionRNN
 
 CHUNK = 1 << 22  # attention weights that are computed at once; scores and softmax need a few times as much
-ATTENDING = AttentionPart | Synthesizer | AttentionRNN
+ATTENDING = AttentionPart | Synthesizer | AttentionRNN | Convolution
 EPS = 1e-5  # of a row whose weights sum to less than one: an attention sink takes the rest
 
 
@@ -23,11 +27,11 @@ class AttentionMap:
     """The attention weights of one layer, [heads, queries, keys]; grouped-query attention has a row per query head."""
 
     name: str
-    kind: str  # self or cross
+    kind: str  # self, cross or convolution
     queries: str  # the side whose tokens attend
     keys: str  # the side whose tokens are attended to
     weights: Tensor
-    sink: Tensor | None  # what each row lacks to one, taken by a learned sink; None: nothing
+    sink: Tensor | None  # what each row lacks to one: a learned sink, or taps outside of the row; None: nothing
 
     def about(self) -> dict[str, Any]:
         """Return all but the weights as plain data."""
@@ -61,7 +65,7 @@ class AttentionObserver(Observer):
     def __init__(self, reading: Reading) -> None:
         self.reading, self.maps = reading, list[AttentionMap]()
         if not any(isinstance(part, ATTENDING) for _, part in parts_of(reading)):
-            raise UsageError("attention: want a model with attention, got one without")
+            raise UsageError("attention: want a model with attention or filters, got one without")
 
     def attach(self, hooks: contextlib.ExitStack) -> None:
         watch_parts(self.reading, hooks, self.see)
@@ -75,7 +79,7 @@ class AttentionObserver(Observer):
         rest = 1 - weights.sum(-1)
         keys = self.reading.sides[0].name if cross else call.side.name
         sink = rest if bool((rest > EPS).any()) else None
-        kind = "cross" if cross else "self"
+        kind = "cross" if cross else "convolution" if isinstance(call.part, Convolution) else "self"
         self.maps.append(AttentionMap(call.name, kind, call.side.name, keys, weights.cpu(), sink))
 
     def result(self) -> Attention:
@@ -89,6 +93,8 @@ def attention_weights(call: PartCall) -> Tensor:
         return part.attention_weights(call.x, call.ctx, call.slot)[0]
     if isinstance(part, Synthesizer):
         return part.attention_weights(call.x, call.ctx)[0].expand(part.heads, -1, -1)
+    if isinstance(part, Convolution):
+        return filter_map(part, call)
     if not isinstance(part, AttentionPart):
         raise UsageError(f"{call.name}: want attention, got {type(part).__name__}")
     inputs = part.attention_inputs(call.x, call.ctx).with_mask()
@@ -99,6 +105,15 @@ def attention_weights(call: PartCall) -> Tensor:
         rows = slice(first, first + size)
         found[:, rows] = part.score.attention_weights(query_rows(inputs, rows))[0]
     return found
+
+
+def filter_map(part: Convolution, call: PartCall) -> Tensor:
+    """Return the weights of a filter's taps as those of the positions that they see."""
+    taps = part.tap_weights(call.x, call.ctx)[0]
+    length, before = taps.shape[1], part.receptive.before
+    found = taps.new_zeros(taps.shape[0], length, length + taps.shape[2] - 1)
+    places = torch.arange(length, device=taps.device)[:, None] + torch.arange(taps.shape[2], device=taps.device)
+    return found.scatter(2, places.expand_as(taps), taps)[:, :, before : before + length]
 
 
 def query_rows(inputs: AttentionInputs, rows: slice) -> AttentionInputs:
