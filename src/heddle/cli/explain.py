@@ -15,7 +15,9 @@ MARK = '<meta name="generator" content="heddle explain">'
 
 
 def explain(  # noqa: PLR0913 - the options are the contract
-    text: Annotated[str, typer.Argument(help="The text that the model reads; the source, of an encoder-decoder.")],
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="The text that the model reads; the source, of an encoder-decoder.")
+    ],
     model: Model = None,
     what: Annotated[
         str | None,
@@ -80,10 +82,9 @@ def explain(  # noqa: PLR0913 - the options are the contract
 
 
 def _save(path: Path, text: str) -> None:
-    from heddle.core import system_faults
+    from heddle.core.system import write_text
 
-    with system_faults(path):
-        path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     print_report(f"wrote {path}")
 
 
