@@ -35,6 +35,7 @@ from heddle.explain.inputs import (
     replaced_embeddings,
 )
 from heddle.explain.observers import AttentionObserver
+from heddle.nn.quantization import is_quantized
 from heddle.nn.stack import Block
 
 
@@ -50,7 +51,7 @@ class Attribution(Section):
     instead: str | None
     score: float  # log-probability of the target in nats, or its difference from that of the other
     methods: Mapping[str, Mapping[str, tuple[float, ...]]]  # by method and side
-    completeness: float
+    completeness: float | None  # None: it was not computed
     steps: int
     refused: Mapping[str, str]
 
@@ -72,18 +73,14 @@ def attribution(reading: Reading, options: ExplainOptions) -> Attribution:
     target = reading.target(options.target)
     other = None if options.instead is None else reading.target(options.instead)
     score = score_of(reading, target, other)
+    methods: dict[str, dict[Side, Tensor]] = {}
+    refused: dict[str, str] = {}
     with eval_mode(reading.model), frozen(reading):
         embedded = embed(reading)
         with torch.no_grad():
             whole = float(score(1)[0])
-        integrated, steps, gap = integrated_gradients(embedded, score, options.steps)
-        methods = {"gradient_x_input": gradient_x_input(embedded, score), "integrated_gradients": integrated}
+        steps, gap = _by_gradients(reading, embedded, score, options.steps, (methods, refused))
         methods["occlusion"] = occlusion(embedded, score, whole)
-    refused: dict[str, str] = {}
-    if gap > COMPLETE:
-        del methods["integrated_gradients"]
-        jump = f"the score jumps on the path from zeros, so that {gap:.3g} nats belong to no token"
-        refused["integrated_gradients"] = f"integrated_gradients: want a smooth path, but {jump}"
     try:
         methods["attention_rollout"] = attention_rollout(reading)
     except UsageError as error:
@@ -91,6 +88,25 @@ def attribution(reading: Reading, options: ExplainOptions) -> Attribution:
     named = {method: {side.name: tuple(v.tolist()) for side, v in one.items()} for method, one in methods.items()}
     against = None if other is None else reading.name_target(other)
     return Attribution(reading.name_target(target), against, whole, named, gap, steps, refused)
+
+
+def _by_gradients(
+    reading: Reading, embedded: Embedded, score: Score, steps: int, found: tuple[dict[str, Any], dict[str, str]]
+) -> tuple[int, float | None]:
+    """Add both methods that need gradients, or their refusals; return the points of the path, and the gap."""
+    methods, refused = found
+    if is_quantized(reading.model):
+        for name in ("gradient_x_input", "integrated_gradients"):
+            refused[name] = f"{name}: want weights with gradients, such as --weights float32, got quantized ones"
+        return 0, None
+    methods["gradient_x_input"] = gradient_x_input(embedded, score)
+    integrated, points, gap = integrated_gradients(embedded, score, steps)
+    if gap <= COMPLETE:
+        methods["integrated_gradients"] = integrated
+    else:
+        jump = f"the score jumps on the path from zeros, so that {gap:.3g} nats belong to no token"
+        refused["integrated_gradients"] = f"integrated_gradients: want a smooth path, but {jump}"
+    return points, gap
 
 
 def score_of(reading: Reading, target: Sequence[int], other: Sequence[int] | None) -> Score:

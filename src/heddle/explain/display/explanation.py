@@ -1,6 +1,7 @@
 """Explanation: everything that was looked at, as data, as JSON, on the terminal and as one HTML file."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,9 +59,11 @@ class Explanation:
 
 
 def short(data: Any) -> Any:
-    """Return plain data with numbers of nine digits, which tell any two floats of single precision apart."""
+    """Return plain data with numbers of nine digits, which tell any two floats of single precision apart; what is no
+    number, or infinite, is null.
+    """
     if isinstance(data, float):
-        return float(f"{data:.9g}")
+        return float(f"{data:.9g}") if math.isfinite(data) else None
     if isinstance(data, list | tuple):
         return [short(each) for each in data]
     return {key: short(value) for key, value in data.items()} if isinstance(data, dict) else data

@@ -248,9 +248,9 @@ class EncoderReading(Reading):
         for first in range(0, len(places), per_batch):
             chosen = torch.tensor(places[first : first + per_batch], device=device_of(self.model))
             rows = self.ids(self.main, len(chosen)).clone()
-            rows[torch.arange(len(chosen)), chosen] = self.mask
-            hidden = self.encoder(rows)
-            yield from self.head_logits(hidden)[torch.arange(len(chosen)), chosen]
+            each = torch.arange(len(chosen), device=chosen.device)
+            rows[each, chosen] = self.mask
+            yield from self.head_logits(self.encoder(rows))[each, chosen]
 
     @property
     def masks(self) -> list[int]:

@@ -14,12 +14,14 @@ from torch import Tensor
 from heddle.core import UsageError
 from heddle.explain.inputs import Observer, PartCall, Reading, Section, parts_of, watch_parts
 from heddle.nn.attention import AttentionInputs, AttentionPart, CrossAttention, Synthesizer
+from heddle.nn.base import upcast
 from heddle.nn.convolution import Convolution
 from heddle.nn.recurrent import AttentionRNN
 
 CHUNK = 1 << 22  # attention weights that are computed at once; scores and softmax need a few times as much
 ATTENDING = AttentionPart | Synthesizer | AttentionRNN | Convolution
-EPS = 1e-5  # of a row whose weights sum to less than one: an attention sink takes the rest
+EPS = 1e-5  # what a row may lack to one by rounding; more is a sink's
+HALF_EPS = 5e-2  # in half precision
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,13 @@ class AttentionObserver(Observer):
         if not isinstance(call.part, ATTENDING):
             return
         weights = attention_weights(call)
+        exact, weights = weights.dtype not in (torch.bfloat16, torch.float16), upcast(weights).cpu()
         cross = isinstance(call.part, CrossAttention | AttentionRNN)
         rest = 1 - weights.sum(-1)
         keys = self.reading.sides[0].name if cross else call.side.name
-        sink = rest if bool((rest > EPS).any()) else None
+        sink = rest if bool((rest > (EPS if exact else HALF_EPS)).any()) else None
         kind = "cross" if cross else "convolution" if isinstance(call.part, Convolution) else "self"
-        self.maps.append(AttentionMap(call.name, kind, call.side.name, keys, weights.cpu(), sink))
+        self.maps.append(AttentionMap(call.name, kind, call.side.name, keys, weights, sink))
 
     def result(self) -> Attention:
         return Attention(tuple(self.maps))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.explain.inputs import Observer, PartCall, Reading, Section, parts_of, watch_parts
+from heddle.nn.base import upcast
 from heddle.nn.recurrent import AttentionRNNSlot, Bidirectional, CellGates, Recurrent
 from heddle.nn.state import HiddenState
 
@@ -71,7 +72,7 @@ class GatesObserver(Observer):
         error = state_error(call, found) if found else 0.0
         for cell in found:
             name = f"{call.name}.{cell.name}".rstrip(".")
-            values = {key: value[0].cpu() for key, value in cell.values.items()}
+            values = {key: upcast(value[0]).cpu() for key, value in cell.values.items()}
             self.cells.append(GateMap(name, cell.kind, call.side.name, values, error))
 
     def result(self) -> Gates:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from heddle.explain.inputs import Observer, Reading, Section, modules_of
 from heddle.explain.observers.lens import refuse_without_residual_stream
+from heddle.nn.base import upcast
 from heddle.nn.stack import Branch
 
 
@@ -73,8 +74,11 @@ class ResidualObserver(Observer):
             self.last = [stream]
 
     def result(self) -> Residual:
-        stream = self.last[0]
+        stream = upcast(self.last[0])
         length = stream.square().sum(-1).clamp(min=1e-30)
-        total = sum((added for _, added in self.added[1:]), self.added[0][1])
-        found = [Contribution(n, a.norm(dim=-1).cpu(), ((a * stream).sum(-1) / length).cpu()) for n, a in self.added]
+        total = sum((upcast(added) for _, added in self.added[1:]), upcast(self.added[0][1]))
+        found = [
+            Contribution(n, a.norm(dim=-1).cpu(), ((a * stream).sum(-1) / length).cpu())
+            for n, a in ((name, upcast(added)) for name, added in self.added)
+        ]
         return Residual(self.side.name, tuple(found), float((total - stream).abs().max()))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from heddle.explain.inputs import Observer, PartCall, Reading, Section, Side, part_calls
 from heddle.nn.attention import AttentionPart, Synthesizer
+from heddle.nn.base import upcast
 from heddle.nn.recurrent import AttentionRNN, Bidirectional, Recurrent
 from heddle.nn.stack import Branch, Plan
 
@@ -93,7 +94,7 @@ class TraceObserver(Observer):
 
     def add(self, name: str, kind: str, values: Tensor) -> None:
         """Keep a step; the batch, of one row, is left out."""
-        kept = values.detach().cpu()
+        kept = upcast(values.detach()).cpu()
         self.steps.append(TraceStep(name, kind, kept[0] if kept.dim() > 1 and len(kept) == 1 else kept))
 
     def result(self) -> Trace:
