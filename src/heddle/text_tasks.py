@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack, overload
 from heddle.arguments import as_texts, one_or_more
 from heddle.core import UsageError
 from heddle.decoding import GenerationOptions
+from heddle.explain import ExplainFields, Explanation, explain, explain_options
 from heddle.models.networks import Model
 from heddle.tasks.few_shot import AnswerGenerator, FewShotClassifier, FewShotOptions, GeneratedAnswer, few_shot
 from heddle.tasks.generation import summarizer
@@ -38,11 +39,21 @@ class TextTasks(ABC):
 
     model: Model
     origin: "Origin"
+    _tokenizer: Tokenizer | None
 
     @property
     @abstractmethod
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer."""
+
+    def explain(self, text: str | Sequence[int], **options: Unpack[ExplainFields]) -> Explanation:
+        """Look inside the model while it reads a text, or ids as given: `print` it, or use `.to_json()`, `.html()`.
+
+        The options are those of the command line: what, target, instead, output, corrupted, top, beams, max_tokens. For
+        an encoder-decoder the text is the source, and `output` what it writes to it.
+        """
+        tokenizer = self.tokenizer if isinstance(text, str) else self._tokenizer
+        return explain(self.model, tokenizer, text, explain_options(options), self.origin.description)
 
     @overload
     def classify(self, texts: str, *, pair: str | None = None, **prompt: Unpack[FewShotOptions]) -> ClassifiedText: ...

@@ -58,6 +58,8 @@ def test_a_name_that_is_too_long_is_one_line(words: list[str], capsys: pytest.Ca
 
 WRITERS = {
     "tokenizer": (["tokenizer", "train", "text.txt", "-o"], "heddle.data.sources.CorpusConfig.sample"),
+    "explain": (["explain", "a", "-m", "run", "--what", "lens", "--json"], "heddle.cli.explain.open_model"),
+    "page": (["explain", "a", "-m", "run", "--what", "lens", "--html"], "heddle.cli.explain.open_model"),
     "learn": (["correct", "--pairs", "pairs.txt", "--learn"], "heddle.cli.correct._errors"),
     "scored": (["rescore", "lists.jsonl", "--no-model", "--scored"], "heddle.cli.rescore._choose"),
     "prepare": (["data", "prepare", "text.txt", "-o"], "heddle.cli.data._tokenizer"),
@@ -77,13 +79,14 @@ def test_an_output_that_cannot_be_is_told_before_the_work(
     assert not list(Path().glob(".*"))
 
 
-@pytest.mark.parametrize("name", ["tokenizer", "learn", "scored"])
+@pytest.mark.parametrize("name", ["tokenizer", "learn", "scored", "explain", "page"])
 def test_a_file_in_a_folder_that_is_not_there_is_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "none: no such folder" in told([*WRITERS[name][0], "none/x.json"], capsys)
 
 
-@pytest.mark.parametrize("name", ["tokenizer", "learn", "scored"])
+@pytest.mark.parametrize("name", ["tokenizer", "learn", "scored", "explain", "page"])
 def test_what_heddle_did_not_write_is_never_overwritten(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    save_run(Path("run"))
     words = WRITERS[name][0]
     for file in ("text.txt", "pairs.txt", "lists.jsonl", "foreign.json"):
         Path("foreign.json").write_text('{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')

@@ -289,3 +289,7 @@ ADDED["recipes"] += ["retrieve_and_edit: *"]
 ADDED["options"] += ["retrieve*"]
 ADDED["public"] += ["LM.tokenizer gives source(prototype)"]
 ADDED["configs"] += ["bm25*", "table of format by*"]  # the record of a saved index
+
+# Looking inside a model.
+ADDED["public"] += ["LM.explain*"]
+ADDED["options"] += ["explain*"]

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "checkpoints": {"core", "text", "nn", "models"},
     "training": {"core", "text", "data", "nn", "models", "objectives", "checkpoints"},
     "tasks": {"core", "text", "data", "models", "decoding", "checkpoints"},
-    "explain": {"core", "text", "data", "nn", "models", "decoding", "checkpoints"},
+    "explain": {"core", "text", "data", "nn", "models", "decoding", "checkpoints", "escapes"},
     "comparison": {"core", "text", "data", "models", "recipes", "training", "tasks", "checkpoints"},
     "serving": {"core", "text", "nn", "models", "decoding", "checkpoints", "tasks", "explain"},
 }
@@ -101,6 +101,13 @@ GROUPS = {
         "": {"execution", "statistics", "suites"},
         "scaling": {"", "execution", "statistics", "suites"},
         "report": {"", "scaling", "statistics", "suites"},
+    },
+    "explain": {
+        "inputs": set(),
+        "observers": {"inputs"},
+        "attribution": {"inputs", "observers"},
+        "display": {"attribution", "inputs", "observers"},
+        "": {"attribution", "display", "inputs", "observers"},
     },
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }

@@ -4,7 +4,12 @@ import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "heddle"
-DOORS = {"cli/terminal.py", "cli/console.py", "run.py"}  # run.py reports in Python and notebooks
+DOORS = {
+    "cli/terminal.py",
+    "cli/console.py",
+    "run.py",  # reports in Python and notebooks
+    "explain/display/terminal.py",  # renders to a string
+}
 BARRED = ("print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write", "Console", "StreamHandler")
 FILES = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py")]
 

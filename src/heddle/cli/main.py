@@ -22,6 +22,7 @@ from heddle.cli.correct import correct
 from heddle.cli.data import data
 from heddle.cli.embed import embed
 from heddle.cli.evaluate import evaluate
+from heddle.cli.explain import explain
 from heddle.cli.fill import fill
 from heddle.cli.generate import generate
 from heddle.cli.help import help_
@@ -103,6 +104,7 @@ app.command("embed")(embed)
 app.command("fill")(fill)
 app.command("retrieve")(retrieve)
 app.command("show")(show)
+app.command("explain")(explain)
 app.command("check")(check)
 app.command("compare")(compare)
 app.command("scale")(scale)

@@ -2,3 +2,4 @@
 
 from heddle.decoding.search.beam import BeamSearch
 from heddle.decoding.search.mbr import expected_utilities, token_f1
+from heddle.decoding.search.tree import BeamTreeNode, search_tree

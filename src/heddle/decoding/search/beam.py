@@ -20,7 +20,7 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, cast, get_args
 
@@ -49,6 +49,8 @@ from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import CrossKVCache, State
 
 EarlyStop = Literal["never", "heuristic", "full"]
+Watch = Callable[[Sequence["PromptSearch"]], None]
+Steps = Generator[list[StepOutput], None, list[list[Completion]]]
 
 
 @part("beams")
@@ -116,14 +118,9 @@ class BeamSearch(DecodingStrategy):
 
     def complete(self, job: GenerationJob) -> list[list[Completion]]:
         """Return the best sequences of each request, best first; fewer than `samples` where no more were found."""
-        steps = self._complete(job)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return cast(list[list[Completion]], end.value)
+        return _drain(self._complete(job))
 
-    def _complete(self, job: GenerationJob) -> Generator[list[StepOutput], None, list[list[Completion]]]:
+    def _complete(self, job: GenerationJob) -> Steps:
         """Return what `complete` does; yield nothing after each step."""
         if job.should_stop is not None:
             raise UsageError("stop: not supported by beam search, which ends at the end token only")
@@ -327,7 +324,7 @@ def _reorder(state: State, rows: list[int]) -> State:
 
 
 @torch.inference_mode()
-def _search(job: GenerationJob, search: BeamSearch) -> Generator[list[StepOutput], None, list[list[Completion]]]:
+def _search(job: GenerationJob, search: BeamSearch, watch: Watch | None = None) -> Steps:
     """Return the best `samples` sequences of each request, best first; yield nothing after each step."""
     config, deadline = job.config, runtime.Deadline.after(job.config.seconds)
     if not job.requests:
@@ -345,9 +342,25 @@ def _search(job: GenerationJob, search: BeamSearch) -> Generator[list[StepOutput
         alive = dict(enumerate(searches))
         while alive:
             alive = _extend(alive, batch, deadline.passed())
+            if watch is not None:
+                watch(searches)
             if not covering:  # the recorder must see this search alone
                 yield []
     return [[completion for _, _, completion in one.ended[: config.samples]] for one in searches]
+
+
+def run_search(job: GenerationJob, search: BeamSearch, watch: Watch) -> list[list[Completion]]:
+    """Return the best sequences of each request, best first; `watch` sees the searches after every step."""
+    return _drain(_search(job, search, watch))
+
+
+def _drain(steps: Steps) -> list[list[Completion]]:
+    """Take all steps of a search; return what it found."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(list[list[Completion]], end.value)
 
 
 def _extend(searches: dict[int, PromptSearch], batch: BeamBatch, timed_out: bool) -> dict[int, PromptSearch]:

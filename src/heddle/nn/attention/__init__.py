@@ -21,7 +21,14 @@ from heddle.nn.attention.scores import (
     ScoreConfig,
     SinkScoreConfig,
 )
-from heddle.nn.attention.synthesizer import AloneConfig, AlphaConfig, BlendConfig, PlusConfig, SynthesizerConfig
+from heddle.nn.attention.synthesizer import (
+    AloneConfig,
+    AlphaConfig,
+    BlendConfig,
+    PlusConfig,
+    Synthesizer,
+    SynthesizerConfig,
+)
 from heddle.nn.attention.synthesizer_patterns import (
     ConstantPatternConfig,
     DensePatternConfig,

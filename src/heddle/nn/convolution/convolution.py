@@ -171,6 +171,16 @@ class Convolution(Stateful, ABC):
     def convolve(self, x: Stream, padded: PaddedInputs) -> Stream:
         """Convolve the padded inputs."""
 
+    @abstractmethod
+    def filters(self, gated: Stream) -> Float[Tensor, "#batch #length heads taps"]:
+        """Return the filters of each position, or one for all; the last tap is the latest position."""
+
+    def tap_weights(self, x: Stream, ctx: Context) -> Float[Tensor, "batch heads length taps"]:
+        """Return the weights of the taps at each position, for inspection: of taps that lie within the row."""
+        filters = self.filters(self.gated(x)).expand(*x.shape[:2], -1, -1).transpose(1, 2)
+        inside = pad_inputs(torch.ones_like(x[..., :1]), ctx, self.receptive, None)
+        return filters * inside.row[..., 0].unfold(1, self.receptive.taps, 1)[:, None]
+
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return self.mix(self.gated(x), ctx, None)
 
@@ -210,6 +220,9 @@ class LightweightConvolution(Convolution):
         self.weight = nn.Parameter(torch.empty(self.heads, config.taps))
         self.initial_values = {"weight": InitialValues(scale=(config.taps * width) ** -0.5)}
 
+    def filters(self, gated: Stream) -> Float[Tensor, "#batch #length heads taps"]:
+        return self.softmax_filters(self.weight, gated.dtype)[None, None]
+
     def convolve(self, x: Stream, padded: PaddedInputs) -> Stream:
         filters = self.softmax_filters(self.weight, x.dtype)
         return depthwise_conv(padded, filters.repeat_interleave(self.width // self.heads, dim=0))
@@ -223,8 +236,12 @@ class DynamicConvolution(Convolution):
         self.logits = Linear(width, self.heads * config.taps, bias=True)
         self.logits.initial_values = {"weight": InitialValues(scale=(config.taps * width) ** -0.5)}
 
+    def filters(self, gated: Stream) -> Float[Tensor, "#batch #length heads taps"]:
+        logits = self.logits(gated).unflatten(-1, (self.heads, self.receptive.taps))
+        return self.softmax_filters(logits, gated.dtype)
+
     def convolve(self, x: Stream, padded: PaddedInputs) -> Stream:
-        filters = self.softmax_filters(self.logits(x).unflatten(-1, (self.heads, self.receptive.taps)), x.dtype)
+        filters = self.filters(x)
         if padded.same_document is not None:
             filters = filters * padded.same_document[:, :, None]
         seen = padded.row.unfold(1, self.receptive.taps, 1).unflatten(2, (self.heads, -1))

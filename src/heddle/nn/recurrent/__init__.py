@@ -6,6 +6,7 @@ from heddle.nn.recurrent.attention_rnn import (
     AlignmentConfig,
     AttentionRNN,
     AttentionRNNConfig,
+    AttentionRNNSlot,
     BothUseConfig,
     CellUseConfig,
     ContextUseConfig,
@@ -14,9 +15,10 @@ from heddle.nn.recurrent.attention_rnn import (
     InputFeedingConfig,
     OutputUseConfig,
 )
-from heddle.nn.recurrent.bidirectional import BidirectionalConfig
+from heddle.nn.recurrent.bidirectional import Bidirectional, BidirectionalConfig
 from heddle.nn.recurrent.bridge import BridgeConfig, EveryStepConfig, FirstStateConfig, NoBridgeConfig
 from heddle.nn.recurrent.cells import GRUConfig, LSTMConfig, RNNConfig, StackedCellsConfig
+from heddle.nn.recurrent.gates import CellGates
 from heddle.nn.recurrent.mogrifier import MogrifierConfig
 from heddle.nn.recurrent.ngram import NGramConfig
 from heddle.nn.recurrent.qrnn import QRNNConfig

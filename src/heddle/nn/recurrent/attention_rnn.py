@@ -1,7 +1,8 @@
 """RNN with attention: a recurrent decoder that attends to the source (Bahdanau et al. 2014; Luong et al. 2015)."""
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +15,8 @@ from heddle.core import Config, ConfigError, Positive, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, CrossConfig, Linear, Module, Place, Role, upcast
 from heddle.nn.recurrent.cells import GRU, LSTM, LSTMConfig
-from heddle.nn.recurrent.recurrence import CellConfig, CellSizes, Recurrent, document_starts
+from heddle.nn.recurrent.gates import CellGates, check_whole_rows, run_gates
+from heddle.nn.recurrent.recurrence import CellConfig, CellSizes, Recurrent, RowBoundaries
 from heddle.nn.recurrent.rnn_op import States
 from heddle.nn.state import HiddenState, Memory
 
@@ -290,6 +292,25 @@ class AttentionRNN(Recurrent):
         """Return the attention weights of each step, as one head."""
         return self.run(x, ctx, slot, self.source(ctx, slot)).weights[:, None]
 
+    def gate_values(self, x: Stream, ctx: Context, slot: object) -> tuple[CellGates, ...]:
+        """Recompute the gates of the cell, given what the attention fed into it."""
+        check_whole_rows(ctx)
+        start = slot.vectors if isinstance(slot, AttentionRNNSlot) else self.initial_state(x, slot)
+        run, source = self.run(x, ctx, slot, self.source(ctx, slot)), self.source(ctx, slot)
+        input_weight, recurrent_weight, bias, recurrent_bias = self.cell.weights(x.dtype)
+        inputs, fed = F.linear(x, input_weight, bias), self.use.into_cell and not self.use.attends_first
+        if self.use.into_cell:
+            inputs = inputs + self.enter(
+                torch.cat((start[-1][:, None], run.outputs[:, :-1]), 1) if fed else run.weights @ source.values
+            )
+
+        def step(now: Tensor, state: States) -> tuple[Mapping[str, Tensor], States]:
+            return self.cell.gated_step(now, F.linear(state[0], recurrent_weight, recurrent_bias), state)
+
+        own = start[:-1] if fed else start
+        found = run_gates("cell", self.cell.kernel, inputs.unbind(1), own, step)
+        return (dataclasses.replace(found, last=(*found.last, run.outputs[:, -1])) if fed else found,)
+
     def source(self, ctx: Context, slot: object) -> AttendedSource:
         """Return the source with its keys."""
         memory: Memory | None = ctx.memory
@@ -362,26 +383,3 @@ class AttentionRNN(Recurrent):
 
     def mixing_flops(self, length: int) -> int:
         return 2 * length * (self.alignment.key_width + self.memory_width)
-
-
-@dataclass(frozen=True)
-class RowBoundaries:
-    """Where documents begin and padding starts, for a loop over time."""
-
-    starts: tuple[Bool[Tensor, "batch 1"], ...] | None
-    real: tuple[Bool[Tensor, "batch 1"], ...] | None
-
-    @classmethod
-    def of(cls, x: Stream, ctx: Context) -> "RowBoundaries":
-        """Read them from the context; the given state belongs to a row's first document."""
-        return cls(*(None if r is None else r[..., None].unbind(1) for r in (document_starts(ctx), ctx.real(x))))
-
-    def reset(self, t: int, state: States) -> States:
-        """Return zeros where a document begins."""
-        return state if self.starts is None else tuple(v.masked_fill(self.starts[t], 0) for v in state)
-
-    def hold(self, t: int, state: States, old: States) -> States:
-        """Return the previous state where the token is padding."""
-        if self.real is None:
-            return state
-        return tuple(v.where(self.real[t], o) for v, o in zip(state, old, strict=True))

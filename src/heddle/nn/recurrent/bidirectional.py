@@ -10,6 +10,7 @@ from heddle.core import ConfigError, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, MixerConfig, Part, Place
 from heddle.nn.recurrent.cells import LSTMConfig
+from heddle.nn.recurrent.gates import CellGates, check_whole_rows
 from heddle.nn.recurrent.recurrence import CellConfig, CellSizes, output_projection
 from heddle.nn.recurrent.rnn_op import Inputs
 
@@ -40,6 +41,15 @@ class Bidirectional(Part):
         self.forwards, self.backwards = (cell.layer(CellSizes(width, hidden, hidden)) for _ in range(2))
         self.output = output_projection(2 * hidden, width)
         self.compilable = self.forwards.compilable
+
+    def gate_values(self, x: Stream, ctx: Context, slot: object) -> tuple[CellGates, ...]:
+        """Recompute the gates of both cells; those of the backward cell are in the order of the text."""
+        check_whole_rows(ctx)
+        forwards = [dataclasses.replace(one, name="forwards") for one in self.forwards.gate_values(x, ctx, None)]
+        backwards = self.backwards.gate_values(x.flip(1), ctx, None)
+        turned = [{name: value.flip(1) for name, value in one.values.items()} for one in backwards]
+        pairs = zip(backwards, turned, strict=True)
+        return (*forwards, *(dataclasses.replace(one, name="backwards", values=values) for one, values in pairs))
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         if ctx.state is not None:

@@ -1,12 +1,14 @@
 """RNN cells: RNN (Elman 1990), LSTM (Hochreiter & Schmidhuber 1997), GRU (Cho et al. 2014), and stacked cells."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from heddle.core import ConfigError, part
 from heddle.nn.base import Context, Place
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
+from heddle.nn.recurrent.gates import CellGates
 from heddle.nn.recurrent.recurrence import (
     CellConfig,
     CellSizes,
@@ -44,6 +46,12 @@ class RNN(MatrixCell):
     gates = 1
     state_count = 1
 
+    def gated_step(
+        self, input_gates: Tensor, recurrent_gates: Tensor, state: States
+    ) -> tuple[Mapping[str, Tensor], States]:
+        hidden = (input_gates + recurrent_gates).tanh()
+        return {"hidden": hidden}, (hidden,)
+
 
 @part("gru")
 class GRUConfig(MatrixCellConfig):
@@ -69,6 +77,16 @@ class GRU(MatrixCell):
     gates = 3
     state_count = 1
 
+    def gated_step(
+        self, input_gates: Tensor, recurrent_gates: Tensor, state: States
+    ) -> tuple[Mapping[str, Tensor], States]:
+        pairs = zip(input_gates.chunk(3, -1), recurrent_gates.chunk(3, -1), strict=True)
+        (reset_in, reset_past), (update_in, update_past), (new_in, new_past) = pairs
+        reset, update = (reset_in + reset_past).sigmoid(), (update_in + update_past).sigmoid()
+        candidate = (new_in + reset * new_past).tanh()
+        hidden = candidate.lerp(state[0], update)
+        return {"reset": reset, "update": update, "candidate": candidate, "hidden": hidden}, (hidden,)
+
 
 @part("lstm")
 class LSTMConfig(MatrixCellConfig):
@@ -93,6 +111,22 @@ class LSTM(MatrixCell):
     kernel = "lstm"
     gates = 4
     state_count = 2
+
+    def gated_step(
+        self, input_gates: Tensor, recurrent_gates: Tensor, state: States
+    ) -> tuple[Mapping[str, Tensor], States]:
+        return lstm_gates(input_gates + recurrent_gates, state[1])
+
+
+def lstm_gates(gates: Tensor, cell: Tensor) -> tuple[Mapping[str, Tensor], States]:
+    """Return the values of an LSTM step, and its new states, from the sum of all products and the old cell."""
+    input_gate, forget, candidate, output = gates.chunk(4, -1)
+    input_gate, forget, output = input_gate.sigmoid(), forget.sigmoid(), output.sigmoid()
+    candidate = candidate.tanh()
+    cell = forget * cell + input_gate * candidate
+    hidden = output * cell.tanh()
+    named = {"input": input_gate, "forget": forget, "candidate": candidate, "output": output}
+    return {**named, "cell": cell, "hidden": hidden}, (hidden, cell)
 
 
 @part("stacked", was="deep")
@@ -141,3 +175,12 @@ class StackedCells(Recurrent):
             assert isinstance(last, HiddenState)
             after += last.vectors
         return x, HiddenState(after)
+
+    def gate_values(self, x: Inputs, ctx: Context, slot: object) -> tuple[CellGates, ...]:
+        start, found = self.initial_state(x, slot), list[CellGates]()
+        for number, cell in enumerate(self.typed_cells):
+            count = len(cell.state_sizes())
+            own, start = HiddenState(start[:count]), start[count:]
+            found += [replace(one, name=f"cells.{number}") for one in cell.gate_values(x, ctx, own)]
+            x, _ = cell.step(x, ctx, own)
+        return tuple(found)

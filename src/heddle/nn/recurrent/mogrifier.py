@@ -1,12 +1,17 @@
 """Mogrifier LSTM: input and hidden state gate each other in rounds before each LSTM step (Melis et al. 2020)."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, part
-from heddle.nn.base import Linear, Module
+from heddle.nn.base import Context, Linear, Module
+from heddle.nn.recurrent.cells import lstm_gates
+from heddle.nn.recurrent.gates import CellGates, check_whole_rows, run_gates
 from heddle.nn.recurrent.recurrence import CellSizes, MatrixCell, MatrixCellConfig
-from heddle.nn.recurrent.rnn_op import Inputs
+from heddle.nn.recurrent.rnn_op import Inputs, States, mogrify
 
 
 @part("mogrifier")
@@ -66,6 +71,29 @@ class Mogrifier(MatrixCell):
         super().__init__(sizes, config)
         ends = ((sizes.hidden, sizes.inputs), (sizes.inputs, sizes.hidden))  # state gates input, then back
         self.rounds = nn.ModuleList(MogrifierRound(*ends[n % 2], rank=config.rank) for n in range(config.rounds))
+
+    def gate_values(self, x: Inputs, ctx: Context, slot: object) -> tuple[CellGates, ...]:
+        check_whole_rows(ctx)
+        input_weight, recurrent_weight, bias, recurrent_bias = self.weights(x.dtype)
+        matrices = [r.halved_factors(x.dtype, False) for r in self.rounds if isinstance(r, MogrifierRound)]
+
+        def step(now: Tensor, state: States) -> tuple[Mapping[str, Tensor], States]:
+            hidden, cell = state
+            for number, factors in enumerate(matrices):
+                if number % 2:
+                    hidden = mogrify(hidden, now, factors)
+                else:
+                    now = mogrify(now, hidden, factors)
+            products = F.linear(now, input_weight, bias), F.linear(hidden, recurrent_weight, recurrent_bias)
+            values, after = self.gated_step(*products, (hidden, cell))
+            return {"gated_input": now, "gated_hidden": hidden, **values}, after
+
+        return (run_gates("", "mogrifier", x.unbind(1), self.initial_state(x, slot), step),)
+
+    def gated_step(
+        self, input_gates: Tensor, recurrent_gates: Tensor, state: States
+    ) -> tuple[Mapping[str, Tensor], States]:
+        return lstm_gates(input_gates + recurrent_gates, state[1])
 
     def kernel_and_weights(self, x: Inputs) -> tuple[str, list[Tensor]]:
         merged = x.is_cuda and x.shape[1] > 1

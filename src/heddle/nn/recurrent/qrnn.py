@@ -1,5 +1,7 @@
 """QRNN: gates from a convolution over time, and an elementwise recurrence by a parallel scan (Bradbury et al. 2016)."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 
 from heddle.core import Positive, Share, part, within
 from heddle.nn.base import Context, Role, upcast
+from heddle.nn.recurrent.gates import CellGates, check_whole_rows, run_gates
 from heddle.nn.recurrent.recurrence import (
     CellConfig,
     CellSizes,
@@ -18,7 +21,7 @@ from heddle.nn.recurrent.recurrence import (
     last_real,
     output_projection,
 )
-from heddle.nn.recurrent.rnn_op import Inputs
+from heddle.nn.recurrent.rnn_op import Inputs, States
 from heddle.nn.recurrent.scan import linear_scan
 from heddle.nn.state import HiddenState
 
@@ -58,12 +61,34 @@ class QRNN(Recurrent):
     def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden, self.inputs)[: self.window]
 
+    def gate_logits(self, x: Inputs, ctx: Context, previous: States) -> tuple[Tensor, ...]:
+        """Return candidate, forget gate and output gate before their activations."""
+        starts = document_starts(ctx)
+        window_inputs = x if self.window == 1 else torch.cat((_previous_inputs(x, previous[1], starts), x), -1)
+        weight = F.dropout(self.weight, self.weight_drop, self.training).to(x.dtype)
+        return F.linear(window_inputs, weight, self.bias.to(x.dtype)).chunk(3, -1)
+
+    def gate_values(self, x: Inputs, ctx: Context, slot: object) -> tuple[CellGates, ...]:
+        check_whole_rows(ctx)
+        previous = self.initial_state(x, slot)
+        candidate, forget_logits, output_logits = self.gate_logits(x, ctx, previous)
+        share = self.apply_zoneout(upcast(forget_logits).neg().sigmoid())
+        all_gates = torch.cat((1 - share, upcast(candidate).tanh(), upcast(output_logits).sigmoid()), -1)
+
+        def step(now: Tensor, state: States) -> tuple[Mapping[str, Tensor], States]:
+            forget, new, output = now.chunk(3, -1)
+            cell = forget * state[0].to(now.dtype) + (1 - forget) * new
+            return {"forget": forget, "candidate": new, "output": output, "cell": cell, "hidden": output * cell}, (
+                cell,
+            )
+
+        found = run_gates("", "qrnn", all_gates.unbind(1), previous[:1], step)
+        return (replace(found, last=(*found.last, x[:, -1])[: self.window]),)
+
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
         """Continue from the cell and, with a window of two, the last input."""
         previous, starts = self.initial_state(x, slot), document_starts(ctx)
-        window_inputs = x if self.window == 1 else torch.cat((_previous_inputs(x, previous[1], starts), x), -1)
-        weight = F.dropout(self.weight, self.weight_drop, self.training).to(x.dtype)
-        candidate, forget_logits, output_logits = F.linear(window_inputs, weight, self.bias.to(x.dtype)).chunk(3, -1)
+        candidate, forget_logits, output_logits = self.gate_logits(x, ctx, previous)
         input_share = self.apply_zoneout(upcast(forget_logits).neg().sigmoid())  # 1 - forget
         forget_gate = 1 - input_share if starts is None else (1 - input_share).masked_fill(starts[..., None], 0)
         new = input_share * upcast(candidate).tanh()

@@ -1,6 +1,7 @@
 """Recurrence: what all RNN cells share: weights, packed documents, padded rows and the hidden states."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, check_share
 from heddle.nn.base import Context, InitialValues, Linear, MixerConfig, Place, Role, Stateful
+from heddle.nn.recurrent.gates import CellGates, check_whole_rows, run_gates
 from heddle.nn.recurrent.rnn_op import Inputs, RNNInput, States, run_rnn
 from heddle.nn.state import HiddenState
 
@@ -70,6 +72,10 @@ class Recurrent(Stateful, ABC):
         y, _ = self.step(x, ctx, None)
         return y
 
+    def gate_values(self, x: Inputs, ctx: Context, slot: object) -> tuple[CellGates, ...]:
+        """Recompute the gates and states of each cell inside, for inspection; (): it has neither."""
+        return ()
+
     def initial_state(self, x: Inputs, slot: object) -> States:
         """Return the states of the slot, or zeros."""
         if isinstance(slot, HiddenState):
@@ -119,6 +125,22 @@ class MatrixCell(Recurrent, ABC):
         """Return the name of the kernel for this input, and its weights."""
         return self.kernel, self.weights(x.dtype)
 
+    def gate_values(self, x: Inputs, ctx: Context, slot: object) -> tuple[CellGates, ...]:
+        check_whole_rows(ctx)
+        input_weight, recurrent_weight, bias, recurrent_bias = self.weights(x.dtype)
+        steps = F.linear(x, input_weight, bias).unbind(1)
+
+        def step(now: Tensor, state: States) -> tuple[Mapping[str, Tensor], States]:
+            return self.gated_step(now, F.linear(state[0], recurrent_weight, recurrent_bias), state)
+
+        return (run_gates("", self.kernel, steps, self.initial_state(x, slot), step),)
+
+    @abstractmethod
+    def gated_step(
+        self, input_gates: Tensor, recurrent_gates: Tensor, state: States
+    ) -> tuple[Mapping[str, Tensor], States]:
+        """Return the values of one step by name, and the new states, from the products of both matrices."""
+
     def weights(self, dtype: torch.dtype) -> list[Tensor]:
         """Return the weights in the order and dtype of the kernels, with DropConnect on the recurrent matrix."""
         recurrent = F.dropout(self.recurrent_weight, self.weight_drop, self.training)
@@ -150,3 +172,26 @@ def last_real(
         return x[:, -1]
     found = x.take_along_dim((ctx.lengths - 1).clamp(min=0)[:, None, None], dim=1)[:, 0]
     return found.where(ctx.lengths[:, None] > 0, before)
+
+
+@dataclass(frozen=True)
+class RowBoundaries:
+    """Where documents begin and padding starts, for a loop over time."""
+
+    starts: tuple[Bool[Tensor, "batch 1"], ...] | None
+    real: tuple[Bool[Tensor, "batch 1"], ...] | None
+
+    @classmethod
+    def of(cls, x: Inputs, ctx: Context) -> "RowBoundaries":
+        """Read them from the context; the given state belongs to a row's first document."""
+        return cls(*(None if r is None else r[..., None].unbind(1) for r in (document_starts(ctx), ctx.real(x))))
+
+    def reset(self, t: int, state: States) -> States:
+        """Return zeros where a document begins."""
+        return state if self.starts is None else tuple(v.masked_fill(self.starts[t], 0) for v in state)
+
+    def hold(self, t: int, state: States, old: States) -> States:
+        """Return the previous state where the token is padding."""
+        if self.real is None:
+            return state
+        return tuple(v.where(self.real[t], o) for v, o in zip(state, old, strict=True))

@@ -6,6 +6,7 @@ Joins put a branch back into the stream: residual (He 2015), scaled (ReZero, Lay
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -31,6 +32,7 @@ class Join(Module, ABC):
     """A module `(x, y) -> x` for a stream and the output of a branch."""
 
     slot = "join"
+    additive: ClassVar[bool] = False  # whether it adds to the stream and leaves the stream itself as it was
 
     @abstractmethod
     def forward(self, x: Stream, y: Stream) -> Stream:
@@ -52,6 +54,8 @@ class ResidualConfig(JoinConfig):
 
 class Residual(Join):
     """x + factor * y."""
+
+    additive = True
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -91,6 +95,8 @@ class NormedConfig(JoinConfig):
 
 class Normed(Join):
     """x + norm(y)."""
+
+    additive = True
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -138,6 +144,7 @@ class LayerScaleConfig(JoinConfig):
 class ScaledResidual(Join):
     """x + scale * y."""
 
+    additive = True
     roles = {"scale": Role.GAIN}
 
     def __init__(self, features: int, start: float) -> None:
@@ -236,6 +243,8 @@ class NarangGateConfig(JoinConfig):
 
 class NarangGate(GatedJoin):
     """x + y + update * (sigmoid(candidate[reset * x; y]) - y)."""
+
+    additive = True
 
     def forward(self, x: Stream, y: Stream) -> Stream:
         update = self.update(self.normed_pair(x, y)).sigmoid()

@@ -1,0 +1,5 @@
+"""Explain: look inside a model: probabilities, attention, gates, logit lens, experts, attribution, beams, traces."""
+
+from heddle.explain.display import Explanation
+from heddle.explain.explain import explain
+from heddle.explain.inputs import DEFAULT, WHATS, ExplainFields, ExplainOptions, explain_options

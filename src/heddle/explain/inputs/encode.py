@@ -1,0 +1,71 @@
+"""Encoding a text to be explained: a prompt, a source and its output, or a text with masks."""
+
+import re
+from collections.abc import Sequence
+
+from heddle.core import UsageError
+from heddle.decoding.generation import GenerationConfig, generate
+from heddle.explain.inputs.forward import DecoderReading, EncoderReading, PairReading, Reading, needs_tokenizer
+from heddle.explain.inputs.options import ExplainOptions
+from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model, require
+from heddle.text.tokenizers import MASK, Tokenizer
+
+MASKS = ("[MASK]", "<mask>", MASK)  # what a mask may be written as, beside the tokenizer's own name for it
+
+
+def read(model: Model, tokenizer: Tokenizer | None, text: str | Sequence[int], options: ExplainOptions) -> Reading:
+    """Return a text, or ids as given, as the model reads it."""
+    refusal = UsageError(
+        f"explain: want a language model, an encoder-decoder or an encoder, got {type(model).__name__}"
+    )
+    if model.reads_source:
+        pair, source = require(model, EncoderDecoder, refusal), _ids(text, tokenizer, "source")
+        return PairReading(pair, tokenizer, source, _written(pair, tokenizer, source, options))
+    if options.output is not None:
+        raise UsageError("output: want none, because only an encoder-decoder writes an output to a text")
+    if model.can_generate:
+        return DecoderReading(require(model, LanguageModel, refusal), tokenizer, _ids(text, tokenizer, "prompt"))
+    encoder = require(model, Encoder, refusal)
+    if encoder.vocab is None:
+        raise UsageError("explain: want a model of texts, got one of images")
+    return EncoderReading(encoder, tokenizer, _ids(text, tokenizer, "encoder"))
+
+
+def _ids(text: str | Sequence[int], tokenizer: Tokenizer | None, role: str) -> list[int]:
+    if not isinstance(text, str):
+        return [int(id) for id in text]
+    own = needs_tokenizer(tokenizer, "explain")
+    if role == "source":
+        return own.source(text)
+    if role == "encoder":
+        return own.special_tokens.text.apply(_with_masks(text, own))
+    return [*own.special_tokens.document_start, *own.encode(text)]
+
+
+def _with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Encode a text in which masks are written by name."""
+    mask = tokenizer.special_tokens.mask
+    if mask is None:
+        return tokenizer.encode(text)
+    names = "|".join(re.escape(name) for name in {*MASKS, tokenizer.token(mask)})
+    first, *rest = re.split(names, text)
+    ids = tokenizer.encode(first)
+    for piece in rest:
+        ids += [mask, *tokenizer.encode(piece)]
+    return ids
+
+
+def _written(
+    model: EncoderDecoder, tokenizer: Tokenizer | None, source: list[int], options: ExplainOptions
+) -> list[int]:
+    """Return the output that is looked at: as given, or what the model writes greedily."""
+    if tokenizer is None:
+        return [*(options.output_ids or (source[-1],))]
+    special = tokenizer.for_target.special_tokens
+    if options.output is not None:
+        return [*special.decoder_start, *tokenizer.for_target.encode(options.output)]
+    config = GenerationConfig(max_tokens=options.max_tokens).with_special_tokens(
+        special.begin, special.ends, special.never
+    )
+    (found,) = generate(model, [special.decoder_start], config, [source])
+    return [*special.decoder_start, *(found[:-1] if found and found[-1] in special.ends else found)]
