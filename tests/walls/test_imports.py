@@ -97,6 +97,7 @@ GROUPS = {
         "": {"execution", "statistics", "suites"},
         "report": {"", "statistics"},
     },
+    "serving": {"": set(), "http": {""}},
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }
 MOST_FILES, MOST_NAMES = 16, 40

@@ -29,6 +29,7 @@ from heddle.cli.list import list_
 from heddle.cli.plot import plot
 from heddle.cli.rescore import rescore
 from heddle.cli.score import score
+from heddle.cli.serve import serve
 from heddle.cli.show import show
 from heddle.cli.summarize import summarize
 from heddle.cli.tag import tag
@@ -100,6 +101,7 @@ app.command("answer")(answer)
 app.command("embed")(embed)
 app.command("fill")(fill)
 app.command("show")(show)
+app.command("serve")(serve)
 app.command("check")(check)
 app.command("compare")(compare)
 app.add_typer(tokenizer, name="tokenizer")
