@@ -77,7 +77,9 @@ def serving(folders: dict[str, Path], log: Path, *options: str, key: str | None 
     models = [word for name, folder in folders.items() for word in ("-m", f"{name}={folder}")]
     command = [sys.executable, "-m", "heddle.cli.main", "serve", *models, "--port", str(port), *options]
     one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment = {**os.environ, **one_thread, "PYTHONPATH": str(SOURCE)} | ({} if key is None else {"HEDDLE_API_KEY": key})
+    environment = {**os.environ, **one_thread, "PYTHONPATH": str(SOURCE)} | (
+        {} if key is None else {"HEDDLE_API_KEY": key}
+    )
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment)
         running = Running(process, port, log)
