@@ -252,5 +252,5 @@ ADDED["public"] += [
 ]
 ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.EvaluationTask", "heddle.register_task"]
 ADDED["options"] += ["evaluate --task"]
-for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
+for _verb in ("answer", "classify", "embed", "fill", "serve", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]

@@ -2,14 +2,13 @@
 
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heddle.cli.options import Best, Device, Weights, open_model
-from heddle.cli.terminal import DIM, note
+from heddle.cli.terminal import DIM, note, print_report
 
 if TYPE_CHECKING:
     from heddle.lm import LM
@@ -61,25 +60,24 @@ def serve(  # noqa: PLR0913 - the options are the contract
     /tokenizer_info, /health, /ready, /metrics. SIGTERM and Ctrl-C let accepted requests finish.
     """
     from heddle.core import ConfigError, MissingExtra
-    from heddle.serving import EngineConfig
+    from heddle.serving import Address, EngineConfig
 
-    try:
-        from heddle.serving.http import Address, ServedModel, ServedModels, make_app
-        from heddle.serving.http import serve as serve_app
-    except ModuleNotFoundError as error:
-        raise MissingExtra(error.name or "fastapi", "serve", "heddle serve") from None
     if invariant not in ("auto", "on", "off"):
         raise ConfigError.unknown("invariant", invariant, ("auto", "on", "off"))
     keys = (*(api_key or ()), *filter(None, [os.environ.get(KEY)]))
     address = Address(host, port, keys, tuple(allowed_host or ()), tuple(cors_origin or ()))
-    access = address.access()
     config = EngineConfig(slots=slots, capacity=capacity, waiting=waiting, invariant=invariant)  # type: ignore[arg-type]
+    try:
+        from heddle.serving.http import Access, ServedModel, ServedModels, make_app
+        from heddle.serving.http import serve as serve_app
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "fastapi", "serve", "heddle serve") from None
     sources = [_source(name, device, weights, best) for name in model or [""]]
     models = ServedModels([ServedModel.start(source, config) for source in sources])
     _log_to_stderr()
     names = ", ".join(models.by_name)
     note(f"serving {names} on http://{host}:{port}/v1", DIM)
-    serve_app(make_app(models, access), address)
+    serve_app(make_app(models, Access.of(address)), address)
     return 0
 
 
@@ -108,11 +106,16 @@ def _score(lm: "LM") -> "Scorer":
     return score
 
 
+class _Lines(logging.Handler):
+    """Writes messages as lines on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_report(record.getMessage())
+
+
 def _log_to_stderr() -> None:
     """Write the access log as JSON lines to standard error."""
     log = logging.getLogger("heddle.access")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    log.addHandler(handler)
+    log.addHandler(_Lines())
     log.setLevel(logging.INFO)
     log.propagate = False

@@ -1,5 +1,6 @@
 """Serving: an engine that generates for many requests at once (continuous batching)."""
 
+from heddle.serving.address import LOOPBACK, Address
 from heddle.serving.engine import Engine
 from heddle.serving.engine_config import EngineConfig
 from heddle.serving.fair_queue import FairQueue, QueueFull

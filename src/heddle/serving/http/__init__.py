@@ -3,4 +3,4 @@
 from heddle.serving.http.app import make_app
 from heddle.serving.http.gate import Access
 from heddle.serving.http.served_model import ModelSource, Scorer, ServedModel, ServedModels
-from heddle.serving.http.server import Address, serve
+from heddle.serving.http.server import serve

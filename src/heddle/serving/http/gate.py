@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from heddle.serving import LOOPBACK, Address
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.metrics import Metrics
 from heddle.serving.http.responses import error_response
 
 OPEN_PATHS = frozenset(("/health", "/ready"))  # without a key
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 KNOWN_METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"))
 
 log = logging.getLogger("heddle.access")
@@ -36,6 +36,11 @@ class Access:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "digests", frozenset(hashlib.sha256(key.encode()).digest() for key in self.keys))
+
+    @classmethod
+    def of(cls, address: Address) -> "Access":
+        """Return who may use the server at an address."""
+        return cls(address.keys, address.known_hosts, address.origins)
 
     def knows(self, authorization: str) -> bool:
         """Tell whether a header has one of the keys; the time it takes says nothing about them."""

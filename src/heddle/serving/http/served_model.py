@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from heddle.core import ConfigError, HeddleError, UsageError
-from heddle.models.networks import AutoregressiveModel, Model
+from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.serving import Engine, EngineConfig
 from heddle.serving.http.errors import ApiError
 from heddle.tasks.generation import ConstraintCompiler, TextConstraints
@@ -49,7 +49,11 @@ class ServedModel:
     def start(cls, source: ModelSource, config: EngineConfig) -> "ServedModel":
         """Start the engine of a model; an encoder needs none."""
         model = source.model
-        return cls(source, Engine(model, config) if isinstance(model, AutoregressiveModel) else None)
+        if not model.can_generate:
+            return cls(source, None)
+        return cls(
+            source, Engine(require(model, AutoregressiveModel, UsageError("model: want one that generates")), config)
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -5,7 +5,6 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -13,34 +12,12 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from heddle.core import UsageError
+from heddle.serving import Address
 from heddle.serving.http.errors import ApiError, to_json
-from heddle.serving.http.gate import LOOPBACK, Access
 
 HEADER_SECONDS = 10.0  # within which a request's headers must have come
 DRAIN_SECONDS = 30.0
 HEADER_BYTES = 1 << 15
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where the server listens."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    keys: tuple[str, ...] = field(default=(), repr=False)
-    hosts: tuple[str, ...] = ()  # further names in the Host header
-    origins: tuple[str, ...] = ()
-
-    def access(self) -> Access:
-        """Return who may use the server; refuse a public address without a key."""
-        local = self.host in LOOPBACK
-        if not local and not self.keys:
-            raise UsageError(f"host: {self.host} can be reached by others; want --api-key, or a loopback address")
-        if "*" in self.origins:
-            raise UsageError("cors-origin: want origins such as https://example.org, got *")
-        names = (*LOOPBACK, *(name.lower() for name in self.hosts)) if local or self.hosts else ()
-        return Access(self.keys, names, self.origins)
 
 
 class DeadlineProtocol(H11Protocol):
