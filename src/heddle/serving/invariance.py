@@ -30,6 +30,14 @@ def make_invariant(batch: SlotBatch) -> BatchInvariance:
 
     May reduce the threads of this process to one.
     """
+    try:
+        return _working_mode(batch)
+    finally:
+        if batch.trie is not None:
+            batch.trie.clear()  # of the probe's prompts
+
+
+def _working_mode(batch: SlotBatch) -> BatchInvariance:
     modes = [BatchInvariance()] if torch.get_num_threads() == 1 else [BatchInvariance(), BatchInvariance(True)]
     for mode in modes:
         if _agreeing_rows(batch, mode):
