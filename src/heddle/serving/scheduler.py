@@ -149,14 +149,15 @@ class Scheduler:
             return
         self.counters.steps += 1
         begun = self.clock()
-        tokens = {slot: (row.last, row.length - 1) for slot, row in self._rows().items()}
+        rows = self._rows()
+        tokens = {slot: (row.last, row.length - 1) for slot, row in rows.items()}
         try:
             logits = self.batch.step(tokens)
         except Exception:  # no state was written yet but keys and values, which are written again
             self._one_by_one(tokens, lambda slot: self.batch.step_alone(slot, *tokens[slot]))
             return self._compact()
         try:
-            outputs = advance_rows(logits, [self._rows()[slot] for slot in tokens])
+            outputs = advance_rows(logits, list(rows.values()))
         except Exception:  # no row was advanced yet
             order = list(tokens)
             self._one_by_one(tokens, lambda slot: logits[order.index(slot)][None])
