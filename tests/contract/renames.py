@@ -277,7 +277,7 @@ ADDED["options"] += [
     *(f"evaluate --{name}" for name in ("calibrate", "examples", "instruction", "labels", "limit", "seed", "table")),
     *("evaluate --template", "evaluate -k", "evaluate argument 1"),
 ]
-for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
+for _verb in ("answer", "classify", "embed", "fill", "serve", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]
 ADDED["configs"] += ["table of teacher sha256 facts*"]
 ADDED["options"] += ["data teach*"]

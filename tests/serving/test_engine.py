@@ -1,5 +1,6 @@
 """Engine: answers are those of offline generation; requests come, go, are refused, cancelled and fail by themselves."""
 
+import copy
 import threading
 import time
 from collections.abc import Iterator
@@ -15,19 +16,12 @@ from heddle.decoding.generation import complete
 from heddle.decoding.runtime import FinishReason, Request
 from heddle.decoding.speculative import LookupDraft
 from heddle.models.networks import AutoregressiveModel
+from heddle.nn.quantization import quantize_model
+from heddle.nn.state import Int8KVCacheConfig
 from heddle.serving import Cancelled, Engine, EngineConfig, EngineRequest, FairQueue, Overdue, QueueFull
 
-KINDS = [
-    "gpt2",
-    "llama",
-    "mistral-7b",
-    "mixtral-8x7b",
-    "lstm_lm",
-    "gru_lm",
-    "seq2seq_attention",
-    "transformer_base",
-    "t5-small",
-]
+MORE = [pytest.param(name, marks=pytest.mark.full) for name in ("llama", "gru_lm", "mogrifier_lm", "t5-small")]
+KINDS = ["gpt2", "mistral-7b", "mixtral-8x7b", "lstm_lm", "seq2seq_attention", "transformer_base", *MORE]
 OPTIONS: list[dict[str, Any]] = [
     {"max_tokens": 9},
     {"max_tokens": 7, "temperature": 1.0, "seed": 5},
@@ -59,6 +53,23 @@ def test_answers_are_those_of_offline_generation(name: str) -> None:
     for one, answer in zip(requests, found, strict=True):
         (alone,) = complete(model, [one.request], one.config)
         assert (answer.ids, answer.reason) == (alone.ids, alone.reason)
+
+
+def test_quantized_weights_and_cache_give_offline_ids() -> None:
+    model = quantized()
+    options: dict[str, Any] = {"max_tokens": 8, "cache": "int8"}
+    requests = [request(model, 5 + 9 * i, **options) for i in range(3)]
+    with Engine(model, EngineConfig(slots=4, cache=Int8KVCacheConfig())) as engine:
+        found = [handle.result().ids for handle in [engine.submit(one) for one in requests]]
+        assert engine.counters.steps > 0
+    assert found == [complete(model, [one.request], one.config)[0].ids for one in requests]
+
+
+def quantized() -> AutoregressiveModel:
+    """Build a model with weights in eight bits."""
+    model = copy.deepcopy(served("gpt2"))
+    quantize_model(model, "int8")
+    return model
 
 
 def test_samples_are_those_of_offline_generation() -> None:

@@ -14,7 +14,8 @@ from heddle.models.networks import AutoregressiveModel
 from heddle.serving import Engine, EngineConfig, EngineRequest
 
 STREAMS = 64
-KINDS = ["gpt2", "llama", "lstm_lm", "mixtral-8x7b", "seq2seq_attention", "transformer_base"]
+KINDS = ["gpt2", "lstm_lm", "mixtral-8x7b", "seq2seq_attention"]
+MORE = [pytest.param(name, marks=pytest.mark.full) for name in ("llama", "mistral-7b", "gru_lm", "transformer_base")]
 
 
 def streams(model: AutoregressiveModel, count: int = STREAMS) -> list[EngineRequest]:
@@ -46,7 +47,7 @@ def answers(
         return [bits(engine.submit(one).result()) for one in requests]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, *MORE])
 def test_streams_have_the_same_bits_alone_and_together(name: str) -> None:
     model = served(name)
     requests = streams(model)
@@ -55,7 +56,7 @@ def test_streams_have_the_same_bits_alone_and_together(name: str) -> None:
     assert answers(model, EngineConfig(slots=16), requests[some], together=False) == together[some]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "lstm_lm", "mixtral-8x7b", "seq2seq_attention"])
+@pytest.mark.parametrize("name", KINDS)
 def test_without_the_mode_bits_depend_on_neighbours(name: str) -> None:
     model = served(name)
     requests = streams(model, 24)

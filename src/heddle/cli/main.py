@@ -32,6 +32,7 @@ from heddle.cli.rescore import rescore
 from heddle.cli.retrieve import retrieve
 from heddle.cli.scale import scale
 from heddle.cli.score import score
+from heddle.cli.serve import serve
 from heddle.cli.show import show
 from heddle.cli.summarize import summarize
 from heddle.cli.tag import tag
@@ -105,6 +106,7 @@ app.command("fill")(fill)
 app.command("retrieve")(retrieve)
 app.command("show")(show)
 app.command("explain")(explain)
+app.command("serve")(serve)
 app.command("check")(check)
 app.command("compare")(compare)
 app.command("scale")(scale)

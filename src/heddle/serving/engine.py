@@ -18,7 +18,7 @@ import torch
 from heddle.core import EnvironmentFault, HeddleError, UsageError
 from heddle.core.system import BatchInvariance, batch_invariant
 from heddle.decoding.generation import max_new_tokens
-from heddle.decoding.runtime import device_of, eval_mode
+from heddle.decoding.runtime import device_of, eval_mode, longest_row
 from heddle.models.networks import AutoregressiveModel
 from heddle.serving.engine_config import EngineConfig
 from heddle.serving.fair_queue import FairQueue
@@ -167,7 +167,8 @@ class Engine:
         model, config, kind = self.model, self.config, self.device.type
         invariant = config.is_invariant(kind)
         slots = max(config.slots, LEAST_ROWS) if invariant else config.slots
-        size = BatchSize(slots, self.capacity, self.source, config.chunk_on(kind))
+        allocated = self.capacity if longest_row(model) is not None else min(self.capacity, model.context)
+        size = BatchSize(slots, allocated, self.source, config.chunk_on(kind))
         if config.memory is not None:
             row = SlotBatch(model, replace(size, slots=1), config.cache, 0).row_bytes()
             least = LEAST_ROWS if invariant else 1

@@ -15,6 +15,7 @@ from torch import Tensor
 from heddle.core import EnvironmentFault
 from heddle.core.system import BatchInvariance, batch_invariant
 from heddle.decoding.runtime import Prefill, PrefillOptions, Request, prepare_prefill
+from heddle.nn.state import State, write_row
 from heddle.serving.slot_batch import PromptReader, SlotBatch
 
 LEAST_ROWS = 4
@@ -29,6 +30,14 @@ def make_invariant(batch: SlotBatch) -> BatchInvariance:
 
     May reduce the threads of this process to one.
     """
+    try:
+        return _working_mode(batch)
+    finally:
+        if batch.trie is not None:
+            batch.trie.clear()  # of the probe's prompts
+
+
+def _working_mode(batch: SlotBatch) -> BatchInvariance:
     modes = [BatchInvariance()] if torch.get_num_threads() == 1 else [BatchInvariance(), BatchInvariance(True)]
     for mode in modes:
         if _agreeing_rows(batch, mode):
@@ -68,9 +77,10 @@ class _Probe:
         self.batch = batch
         draw = random.Random(0)
         room = batch.size.capacity - STEPS
-        lengths = [min(5, room), min(batch.size.chunk + 3, room), min(200, room)]
+        lengths = [min(5, room), min(batch.size.chunk + 3, room), min(150, room)]
         self.prompts = [[draw.randrange(batch.model.vocab) for _ in range(max(1, length))] for length in lengths]
         self.sources = [self._source(draw, length) for length in (7, 3, 11)]
+        self.states: dict[int, State] = {}  # of the prompts, once read
 
     def _source(self, draw: random.Random, length: int) -> list[int] | None:
         if not self.batch.model.reads_source:
@@ -95,11 +105,14 @@ class _Probe:
         return torch.stack(found)
 
     def _join(self, number: int, slot: int) -> int:
-        """Read one of the prompts into a slot; return its length."""
-        reader = PromptReader(self.batch, self._prefill(number), every_logit=True)
-        while reader.left:
-            reader.read()
-        reader.join(slot)
+        """Copy one of the prompts, which is read once, into a slot; return its length."""
+        if number not in self.states:
+            reader = PromptReader(self.batch, self._prefill(number), every_logit=True)
+            while reader.left:
+                reader.read()
+            assert reader.state is not None
+            self.states[number] = reader.state
+        write_row(self.batch.state, slot, self.states[number])
         return len(self.prompts[number])
 
     def _prefill(self, number: int) -> Prefill:

@@ -1,5 +1,6 @@
 """Scheduler: which prompt is read and which slots step in a turn; an error ends the guilty request alone."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -16,6 +17,9 @@ from heddle.serving.slot_batch import PromptReader, SlotBatch
 
 T = TypeVar("T")
 
+MOST_CHUNKS = 8  # of one prompt in a turn
+SMOOTHING = 0.3
+
 
 class Scheduler:
     """The requests that have been admitted: being read, in slots, or searching by themselves."""
@@ -25,6 +29,8 @@ class Scheduler:
         self.reading: list[Job] = []
         self.active: dict[int, Job] = {}  # by slot
         self.searching: list[Job] = []
+        self.clock = time.thread_time if batch.device.type == "cpu" else time.perf_counter
+        self.step_seconds = self.chunk_seconds = 0.0  # of late
 
     def load(self) -> dict[str, int]:
         """Return how many requests are in each place."""
@@ -96,16 +102,24 @@ class Scheduler:
     # --- prompts ------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Read chunks of the prompts that came first: one chunk, or two while most slots are free."""
-        chunk = self.batch.size.chunk
-        budget = chunk if 2 * len(self.active) >= self.batch.size.slots else 2 * chunk
-        while self.reading and budget > 0:
-            job = self.reading[0]
-            assert job.reader is not None
-            budget -= min(chunk, max(1, job.reader.left))
+        """Read chunks of the prompts that came first."""
+        for _ in range(self._chunks()):
+            if not self.reading:
+                return
+            job, begun = self.reading[0], self.clock()
             done = self._guarded(job, lambda job=job: self._read_chunk(job))  # type: ignore[misc]
+            self.chunk_seconds = _smoothed(self.chunk_seconds, self.clock() - begun)
             if done is None or done:
                 self.reading.remove(job)
+
+    def _chunks(self) -> int:
+        """Return how many chunks are read in a turn: as long as a step takes, or one of each prompt of a burst.
+
+        So a long prompt and the running requests share the time evenly; how many are read in a turn changes no bit.
+        """
+        alike = math.ceil(self.step_seconds / self.chunk_seconds) if self.chunk_seconds else 1
+        burst = min(len(self.reading), max(1, self.batch.size.slots // 4))
+        return max(1, min(alike, MOST_CHUNKS), burst)
 
     def _read_chunk(self, job: Job) -> bool:
         """Read a chunk of one prompt; tell whether it was the last: the request is then in a slot, or has ended."""
@@ -134,18 +148,21 @@ class Scheduler:
         if not self.active:
             return
         self.counters.steps += 1
-        tokens = {slot: (row.last, row.length - 1) for slot, row in self._rows().items()}
+        begun = self.clock()
+        rows = self._rows()
+        tokens = {slot: (row.last, row.length - 1) for slot, row in rows.items()}
         try:
             logits = self.batch.step(tokens)
         except Exception:  # no state was written yet but keys and values, which are written again
             self._one_by_one(tokens, lambda slot: self.batch.step_alone(slot, *tokens[slot]))
             return self._compact()
         try:
-            outputs = advance_rows(logits, [self._rows()[slot] for slot in tokens])
+            outputs = advance_rows(logits, list(rows.values()))
         except Exception:  # no row was advanced yet
             order = list(tokens)
             self._one_by_one(tokens, lambda slot: logits[order.index(slot)][None])
             return self._compact()
+        self.step_seconds = _smoothed(self.step_seconds, self.clock() - begun)
         for slot, output in zip(tokens, outputs, strict=True):
             self._settle(slot, output)
         return self._compact()
@@ -223,6 +240,11 @@ class Scheduler:
                 self.counters.cancelled += 1
                 return False
         return True
+
+
+def _smoothed(before: float, now: float) -> float:
+    """Return a moving average that starts with its first value."""
+    return now if not before else (1 - SMOOTHING) * before + SMOOTHING * now
 
 
 def _prompt_logprobs(reader: PromptReader, count: int) -> list[TokenLogprobs | None]:

@@ -28,8 +28,9 @@ from heddle.nn.state import (
 )
 from heddle.serving.prefix_trie import PrefixTrie
 
-STEP = 128  # the capacity of a view is a multiple of it
+STEP = 64  # the capacity of a view is a multiple of it
 MOST_BY_DEFAULT = 4096  # tokens of a slot, unless more are requested
+MOST_TOKENS = 1 << 20  # of a row of a recurrent model, whose slots have the same size whatever they have read
 PADDING = 16  # a chunk is padded to a multiple of it
 
 
@@ -53,7 +54,7 @@ class SlotBatch:
         self.counts_tokens = any(axis is not None for axes in self.axes.by_slot.values() for axis in axes)
         self.state = allocate_rows(self.blank, size.slots, size.capacity)
         self.row_counts: tuple[int, ...] = tuple(sorted({min(1 << i, size.slots) for i in range(11)}))
-        self.trie = None if model.reads_source else PrefixTrie(budget, size.chunk)
+        self.trie = PrefixTrie(budget, size.chunk) if budget and not model.reads_source else None
         self._views: dict[tuple[int, int], State] = {}
 
     def _blank(self, cache: KVCacheConfig) -> State:
@@ -208,7 +209,7 @@ def batch_capacity(model: AutoregressiveModel, wanted: int | None) -> int:
     """Return the capacity of slots: as requested, within what the model can read."""
     longest = longest_row(model)
     if longest is None:
-        return model.context if wanted is None else wanted
+        return MOST_TOKENS if wanted is None else wanted
     if wanted is not None and wanted > longest:
         raise UsageError(f"capacity: want at most the model's {longest} positions, got {wanted}")
     return min(longest, MOST_BY_DEFAULT) if wanted is None else wanted

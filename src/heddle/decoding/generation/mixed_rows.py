@@ -7,6 +7,7 @@ those that it would have alone, given the same logits.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -30,6 +31,10 @@ class MixedRow:
     chooser: TokenChooser
     conditions: StopConditions
     history: History | None = None  # if a penalty needs it
+    process_label: object = (
+        None  # equal for rows whose logits can be processed together, penalties that look back aside
+    )
+    choose_label: object = None  # equal for rows whose tokens can be chosen together
     new: int = 0  # new tokens so far
     last: int = field(default=-1)  # the id chosen last, which the model reads next
 
@@ -54,7 +59,14 @@ def mixed_row(
     history = (
         History.from_prompts([prefill.prompts[0]], torch.device("cpu")) if config.penalties.needs_history else None
     )
-    return MixedRow(row, config, chooser, StopConditions.start(config, should_stop), history)
+    labels = _label((config.penalties, config.vocab, config.stop)), _label(chooser.batch_key)
+    return MixedRow(row, config, chooser, StopConditions.start(config, should_stop), history, *labels)
+
+
+@lru_cache(maxsize=4096)
+def _label(key: Hashable) -> object:
+    """Return one object for equal keys, so that no step hashes them again."""
+    return object()
 
 
 def advance_rows(logits: Logits, rows: Sequence[MixedRow]) -> list[StepOutput | Exception]:
@@ -90,10 +102,7 @@ def _groups(rows: Sequence[MixedRow], key: Callable[[MixedRow], Hashable]) -> li
 
 def _process_key(row: MixedRow) -> Hashable:
     """Return what rows share whose logits can be processed together; penalties that look back are a row's own."""
-    config = row.config
-    own = id(row) if row.history is not None else None
-    too_short = config.stop if row.new < config.min_tokens else None
-    return config.penalties, config.vocab, too_short, own
+    return row.process_label, row.new < row.config.min_tokens, None if row.history is None else id(row)
 
 
 def _processed(logits: Logits, rows: Sequence[MixedRow]) -> Logits:
@@ -130,7 +139,7 @@ def _choose(processed: Logits, rows: Sequence[MixedRow]) -> tuple[Tensor, list[H
     """Choose an id for each row; rows with equal batch keys together."""
     ids = torch.zeros(len(rows), dtype=torch.long, device=processed.device)
     errors: list[HeddleError | None] = [None] * len(rows)
-    for group in _groups(rows, lambda row: row.chooser.batch_key):
+    for group in _groups(rows, lambda row: row.choose_label):
         try:
             ids[group] = _choose_group(processed[group], [rows[i] for i in group])
         except HeddleError:  # at least one is damaged: find out which

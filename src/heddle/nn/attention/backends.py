@@ -109,10 +109,11 @@ class AttentionInputs:
 
         found = []
         for row in range(count):
-            terms = None if self.relation is None else self.relation.row(row, count)
-            own = [one(tensor, row) for tensor in (masked.allowed, self.bias, self.cache_lengths)]
             query, key, value = (tensor[row : row + 1] for tensor in (self.query, self.key, self.value))
-            found.append(AttentionInputs(query, key, value, own[0], self.causal, own[1], terms, cache_lengths=own[2]))
+            allowed, bias, lengths = (one(t, row) for t in (masked.allowed, self.bias, self.cache_lengths))
+            terms = None if self.relation is None else self.relation.row(row, count)
+            own = AttentionInputs(query, key, value, allowed, self.causal, bias, terms, cache_lengths=lengths)
+            found.append(own)
         return found
 
     def repeat_kv(self) -> "AttentionInputs":
