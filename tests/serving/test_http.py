@@ -376,6 +376,14 @@ def test_public_address_without_a_key_is_refused() -> None:
     assert Address().host == "127.0.0.1"
 
 
+def test_port_that_is_taken_is_refused_in_one_line() -> None:
+    with Address(port=0).bind() as bound:
+        bound.listen()
+        port = bound.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port: cannot listen on 127.0.0.1:{port}: Address already in use"):
+            Address(port=port).bind()
+
+
 def test_logs_and_metrics_have_no_secrets(server: Running) -> None:
     post(server, "/v1/completions", LONG | {"max_tokens": 3})
     exchange(server, "GET", f"/{CANARY}?{CANARY}")

@@ -72,12 +72,13 @@ def serve(  # noqa: PLR0913 - the options are the contract
         from heddle.serving.http import serve as serve_app
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "fastapi", "serve", "heddle serve") from None
+    bound = address.bind()
     sources = [_source(name, device, weights, best) for name in model or [""]]
     models = ServedModels([ServedModel.start(source, config) for source in sources])
     _log_to_stderr()
     names = ", ".join(models.by_name)
-    note(f"serving {names} on http://{host}:{port}/v1", DIM)
-    serve_app(make_app(models, Access.of(address)), address)
+    note(f"serving {names} on http://{host}:{bound.getsockname()[1]}/v1", DIM)
+    serve_app(make_app(models, Access.of(address)), bound)
     return 0
 
 

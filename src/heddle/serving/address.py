@@ -1,5 +1,6 @@
 """Address: where a server listens and who may reach it there."""
 
+import socket
 from dataclasses import dataclass, field
 
 from heddle.core import UsageError
@@ -23,6 +24,18 @@ class Address:
         for origin in self.origins:
             if not origin.startswith(("http://", "https://")) or "*" in origin:
                 raise UsageError(f"cors-origin: want origins such as https://example.org, got {origin}")
+
+    def bind(self) -> socket.socket:
+        """Return a socket at this address, or refuse one that is taken; port 0 is any free one."""
+        name = self.host.strip("[]")
+        made = socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((name, self.port))
+        except OSError as error:
+            made.close()
+            raise UsageError(f"port: cannot listen on {self.host}:{self.port}: {error.strerror or error}") from None
+        return made
 
     @property
     def known_hosts(self) -> tuple[str, ...]:

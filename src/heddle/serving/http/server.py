@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -12,7 +13,6 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from heddle.serving import Address
 from heddle.serving.http.errors import ApiError, to_json
 
 HEADER_SECONDS = 10.0  # within which a request's headers must have come
@@ -87,13 +87,11 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(app: FastAPI, address: Address, drain: float = DRAIN_SECONDS) -> None:
-    """Serve until a signal comes, then drain and close the models."""
+def serve(app: FastAPI, bound: socket.socket, drain: float = DRAIN_SECONDS) -> None:
+    """Serve on a bound socket until a signal comes, then drain and close the models."""
     settings: dict[str, Any] = {"timeout_graceful_shutdown": int(drain), "timeout_keep_alive": int(HEADER_SECONDS)}
     config = uvicorn.Config(
         app,
-        host=address.host.strip("[]"),
-        port=address.port,
         http=DeadlineProtocol,
         ws="none",
         lifespan="off",
@@ -105,6 +103,6 @@ def serve(app: FastAPI, address: Address, drain: float = DRAIN_SECONDS) -> None:
         **settings,
     )
     try:
-        Server(config, app.state.draining).run()
+        Server(config, app.state.draining).run([bound])
     finally:
         app.state.models.close(drain)
