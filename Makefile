@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+SHELL  := bash
 READY  := $(VENV)/.ready
 # One thread per process: under load two threads can be far slower than one.
 # Tests compare runs bit by bit, so they stay on the CPU; `make test-gpu` has those that need a GPU.
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false CUDA_VISIBLE_DEVICES=
 
-.PHONY: setup demo test test-gpu check reference bench reliability clean
+.PHONY: setup demo test test-gpu check reference bench reliability browser cluster harness clean
 
 setup: $(READY)
 
@@ -49,5 +50,33 @@ reliability: setup
 	$(ONE) $(BIN)/python -m pytest tests -n 2 -m full --ignore tests/reliability --report reliability.jsonl
 	$(ONE) $(BIN)/python -m pytest tests -n 2 -m hypothesis --hypothesis-profile default --report reliability.jsonl
 
+# Tests that need more than .venv has run in an environment of their own on top of it, so that .venv stays as it is.
+BESIDE = $(PYTHON) -m venv $(1) && echo $(CURDIR)/$$(echo $(VENV)/lib/python3*/site-packages) > $$(echo $(1)/lib/python3*/site-packages)/below.pth \
+	&& $(1)/bin/pip install --quiet --disable-pip-version-check $(2)
+
+# Debian's Chromium, playwright, and a report of `heddle compare` looked at; what came of it is kept.
+SEEN = records/browser
+browser: setup
+	command -v chromium > /dev/null || apt-get install -y -qq chromium
+	$(call BESIDE,.venv-browser,playwright==1.65.2)
+	mkdir -p $(SEEN)
+	set -o pipefail; (chromium --version; $(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/$(SEEN) .venv-browser/bin/python -m pytest \
+		-n 0 -v --no-header -p no:cacheprovider tests/comparison/test_browser.py) | sed 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
+
+# Ray, and `heddle compare` on a local cluster of two workers, one of which dies.
+cluster: setup
+	$(call BESIDE,.venv-cluster,ray==2.60.0)
+	$(ONE) .venv-cluster/bin/python -m pytest -n 0 -q -rs tests/comparison/test_ray.py
+
+# lm-eval's class for Heddle beside its class for Hugging Face, in an environment of its own; writes harness.jsonl.
+HARNESS := .venv-harness
+harness:
+	$(PYTHON) -m venv $(HARNESS)
+	$(HARNESS)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(HARNESS)/bin/pip install --quiet --disable-pip-version-check -r requirements.txt lm-eval==0.4.13
+	$(HARNESS)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(ONE) $(HARNESS)/bin/python benchmarks/harness.py --out harness.jsonl
+	$(ONE) $(HARNESS)/bin/python -m pytest tests/benchmarks/test_harness.py -p no:cacheprovider
+
 clean:
-	rm -rf $(VENV) build src/heddle.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-* build src/heddle.egg-info .pytest_cache .mypy_cache .ruff_cache

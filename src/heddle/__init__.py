@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from heddle.models.presets import build, presets, register_preset
     from heddle.recipes import register_recipe
     from heddle.run import Run, train
+    from heddle.scaling import scale
     from heddle.tasks.evaluation import EvaluationTask, register_task
     from heddle.tasks.generation import make_constraints as rules
 
@@ -30,6 +31,7 @@ __all__ = [
     "register_recipe",
     "register_task",
     "rules",
+    "scale",
     "train",
     "use",
 ]
@@ -48,10 +50,18 @@ _EXPORTS = {
     "register_recipe": ("heddle.recipes", "register_recipe"),
     "register_task": ("heddle.tasks.evaluation", "register_task"),
     "rules": ("heddle.tasks.generation", "make_constraints"),
+    "scale": ("heddle.scaling", "scale"),
     "train": ("heddle.run", "train"),
     "use": ("heddle.core.user_code", "use"),
 }
-_AFTER_PLUGINS = {"build", "compare", "load", "presets", "train"}  # what knows more when installed packages are loaded
+_AFTER_PLUGINS = {
+    "build",
+    "compare",
+    "load",
+    "presets",
+    "scale",
+    "train",
+}  # what knows more when installed packages are loaded
 
 
 def __getattr__(name: str) -> Any:

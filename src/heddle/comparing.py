@@ -35,7 +35,10 @@ def compare(
     folder = Path("comparisons") / chosen.name if out is None else Path(out)
     reporter = LineReporter()
     compared = run_suite(chosen, folder, options, Watcher(reporter.message))
-    write_report(compared, f"heddle.compare({chosen.name!r})")
+    name = suite if isinstance(suite, str) else chosen.name
+    asked = {"seeds": seeds, "overrides": dict(overrides or {}), "out": None if out is None else str(out)}
+    words = [repr(name), repr(list(variants)), *(f"{key}={value!r}" for key, value in asked.items() if value)]
+    write_report(compared, f"heddle.compare({', '.join(words)})")
     table = verdict_table(compared)
     if find_spec("pandas") is None:
         return table

@@ -346,7 +346,7 @@ def _load(path: str | Path | None, device: str, dtype: str | None, best: bool, w
             model.to(choose_hardware(device).dtype)  # the kernels for quantized matrices take half-precision vectors
     tokenizer = source.tokenizer()
     roles = source.special_tokens() if tokenizer is None else tokenizer.special_tokens
-    saved = source.settings(), roles, source.template(), source.is_run, source.held_out()
+    saved = source.all_settings(), roles, source.template(), source.is_run, source.held_out()
     origin = Origin(source.path, source.describe(), *saved)
     log.info("%s: %s", origin.path, origin.kind)
     return LM(model, tokenizer, origin)

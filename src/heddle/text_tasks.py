@@ -1,13 +1,15 @@
-"""Tasks of an LM: classify texts, tag words, answer questions and fill in masks by an encoder; write summaries."""
+"""Tasks of an LM: classify, tag, answer and fill in masks by an encoder; few-shot by a decoder; write summaries."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack, overload
 
 from heddle.arguments import as_texts, one_or_more
+from heddle.core import UsageError
 from heddle.decoding import GenerationOptions
 from heddle.explain import ExplainFields, Explanation, explain, explain_options
 from heddle.models.networks import Model
+from heddle.tasks.few_shot import AnswerGenerator, FewShotClassifier, FewShotOptions, GeneratedAnswer, few_shot
 from heddle.tasks.generation import summarizer
 from heddle.tasks.labelling import (
     Answer,
@@ -24,6 +26,8 @@ from heddle.text.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from heddle.lm import Origin
 
+CLASSIFY_OPTIONS = ("labels", "examples", "k", "seed", "calibrate", "template", "instruction")
+ANSWER_OPTIONS = ("examples", "k", "seed", "template", "instruction", "max_tokens")
 Filled = list[FilledToken] | list[list[FilledToken]]  # for the only mask of a text, or for each of several
 
 
@@ -52,19 +56,33 @@ class TextTasks(ABC):
         return explain(self.model, tokenizer, text, explain_options(options), self.origin.description)
 
     @overload
-    def classify(self, texts: str, *, pair: str | None = None) -> ClassifiedText: ...
+    def classify(self, texts: str, *, pair: str | None = None, **prompt: Unpack[FewShotOptions]) -> ClassifiedText: ...
     @overload
-    def classify(self, texts: list[str], *, pair: list[str] | None = None) -> list[ClassifiedText]: ...
     def classify(
-        self, texts: str | Sequence[str], *, pair: str | Sequence[str] | None = None
+        self, texts: list[str], *, pair: list[str] | None = None, **prompt: Unpack[FewShotOptions]
+    ) -> list[ClassifiedText]: ...
+    def classify(
+        self,
+        texts: str | Sequence[str],
+        *,
+        pair: str | Sequence[str] | None = None,
+        **prompt: Unpack[FewShotOptions],
     ) -> ClassifiedText | list[ClassifiedText]:
         """Return the class of a text, or of each of a list, with the probabilities of all classes.
 
         `pair` is the second text of each, where the model was trained on two. Windows of a long text are averaged.
+
+        A model that writes text is prompted (few-shot): with `labels`, or a table of labels and the words for them;
+        `examples`, tuples of text and label, of which `k` are drawn by `seed`; `calibrate`, a `template` such as
+        `{text} => {label}`, and an `instruction`.
         """
         given, alone = one_or_more("classify", texts)
         seconds = None if pair is None else one_or_more("pair", pair)[0]
-        found = Classifier.of(self.model, self.tokenizer).run(given, seconds)
+        if prompt:
+            prompting = few_shot(prompt, CLASSIFY_OPTIONS)
+            found = FewShotClassifier.of(self.model, self.tokenizer, prompting, pair is not None).run(given, seconds)
+        else:
+            found = Classifier.of(self.model, self.tokenizer).run(given, seconds)
         return found[0] if alone else found
 
     @overload
@@ -79,19 +97,50 @@ class TextTasks(ABC):
         return tagger.run([one if isinstance(one, str) else as_texts("tag", one, "a list of words") for one in texts])
 
     @overload
-    def answer(self, question: str, context: str, *, must: bool = False) -> Answer: ...
+    def answer(  # type: ignore[overload-overlap]  # without options for a prompt, the answer is a span
+        self, question: str, context: str, *, must: bool = False
+    ) -> Answer: ...
     @overload
-    def answer(self, question: list[str], context: list[str], *, must: bool = False) -> list[Answer]: ...
+    def answer(  # type: ignore[overload-overlap]
+        self, question: list[str], context: list[str], *, must: bool = False
+    ) -> list[Answer]: ...
+    @overload
     def answer(
-        self, question: str | Sequence[str], context: str | Sequence[str], *, must: bool = False
-    ) -> Answer | list[Answer]:
+        self, question: str, context: str | None = None, **prompt: Unpack[FewShotOptions]
+    ) -> GeneratedAnswer: ...
+    @overload
+    def answer(
+        self, question: list[str], context: list[str] | None = None, **prompt: Unpack[FewShotOptions]
+    ) -> list[GeneratedAnswer]: ...
+    def answer(
+        self,
+        question: str | Sequence[str],
+        context: str | Sequence[str] | None = None,
+        *,
+        must: bool = False,
+        **prompt: Unpack[FewShotOptions],
+    ) -> Answer | GeneratedAnswer | list[Answer] | list[GeneratedAnswer]:
         """Return where a context answers a question, or each of a list; without an answer the text is empty.
 
         With `must` there is always an answer, however improbable.
+
+        A model that writes text generates the answer, from memory if there is no context: after `examples`, tuples of
+        question and answer, or of question, context and answer, of which `k` are drawn by `seed`; with a `template`
+        such as `Q: {question} A: {answer}`, an `instruction`, and at most `max_tokens`.
         """
         given, alone = one_or_more("answer", question)
-        found = Answerer.of(self.model, self.tokenizer, must).run(given, one_or_more("context", context)[0])
-        return found[0] if alone else found
+        contexts = None if context is None else one_or_more("context", context)[0]
+        found: Sequence[Answer] | Sequence[GeneratedAnswer]
+        if prompt or (contexts is None and self.model.can_generate):
+            if must:
+                raise UsageError("must: has no effect on answers that are generated")
+            prompting = few_shot(prompt, ANSWER_OPTIONS)
+            found = AnswerGenerator.of(self.model, self.tokenizer, prompting, contexts is not None).run(given, contexts)
+        elif contexts is None:
+            raise UsageError("context: want one for each question, because the model finds answers in texts, got none")
+        else:
+            found = Answerer.of(self.model, self.tokenizer, must).run(given, contexts)
+        return found[0] if alone else list(found)  # type: ignore[return-value]  # all of one kind
 
     @overload
     def summarize(self, texts: str, **options: Unpack[GenerationOptions]) -> str: ...

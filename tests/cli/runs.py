@@ -8,7 +8,7 @@ import torch
 
 from heddle.checkpoints.store import Snapshot, Store
 from heddle.core import encode
-from heddle.models.networks import Model
+from heddle.models.networks import Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.text.tokenizers import ByteTokenizer, Tokenizer
 
@@ -24,7 +24,7 @@ def config(name: str = "first", **dials: Any) -> PresetConfig:
     )
 
 
-def loud_model(made: PresetConfig) -> Model:
+def loud_model(made: ModelConfig) -> Model:
     """Build a model whose odds are far from even, so that greedy texts are not all one letter."""
     model = made.build(1)
     with torch.no_grad():
@@ -35,7 +35,7 @@ def loud_model(made: PresetConfig) -> Model:
 
 def save_run(
     folder: Path,
-    made: PresetConfig | None = None,
+    made: ModelConfig | None = None,
     steps: tuple[int, ...] = (10,),
     tokenizer: Tokenizer = TOKENIZER,
     data: dict[str, Any] | None = None,

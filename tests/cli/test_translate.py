@@ -154,6 +154,9 @@ def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> 
 def test_other_verbs_say_what_they_cannot_do_with_an_encoder_decoder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "-m", "pairs", "--data", "lines.txt", "--device", "cpu"]) == 2
     assert "translate --reference" in capsys.readouterr().err
+    Path("pairs.csv").write_text("text,target\nthe cat,die Katze\na dog,ein Hund\n")
+    assert main(["evaluate", "-m", "pairs", "--data", "pairs.csv", "--device", "cpu"]) == 0
+    assert "of the targets, their ends counted (teacher-forced)" in capsys.readouterr().out
     assert main(["score", "lines.txt", "-m", "pairs", "--device", "cpu"]) == 2
     assert "source" in capsys.readouterr().err
     assert main(["show", "pairs", "--json"]) == 0

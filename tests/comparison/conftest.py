@@ -28,7 +28,9 @@ def write_text_to_learn(folder: Path) -> None:
 def heddle(folder: Path, *words: str) -> "subprocess.Popen[str]":
     """Start a command of the library in a folder."""
     command = [sys.executable, "-m", "heddle", *words]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def result(process: "subprocess.Popen[str]") -> str:

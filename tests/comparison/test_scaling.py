@@ -78,7 +78,6 @@ def test_too_few_runs_are_refused() -> None:
         fit_huber([*grid(0.0), ScalingRun(1e6, 1e6, float("nan"))])
 
 
-@pytest.mark.full
 @pytest.mark.skipif(not FIXTURE.exists(), reason="the fixture of published points is not there")
 def test_the_points_of_chinchilla_give_the_published_refit() -> None:
     with FIXTURE.open(encoding="utf-8") as file:

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from heddle.comparison.statistics import Verdict, compare_to_base, detectable_effect, holm, power, rank_agreement
+from heddle.comparison.statistics import (
+    Verdict,
+    compare_to_base,
+    decided_signs,
+    detectable_effect,
+    holm,
+    power,
+    rank_agreement,
+    sign_agreement,
+)
+from heddle.comparison.suites import SUITES
 from heddle.core import UsageError
 
 SEEDS, VARIANTS, NOISE, LUCK = 3, 12, 0.0011, 0.003  # deviations of one run, and of what a seed does to all
@@ -100,15 +110,54 @@ def test_the_smallest_effect_of_narangs_table_is_as_planned() -> None:
 
 
 def test_rank_agreement_of_equal_and_reversed_orders() -> None:
-    ours = {f"v{i}": float(i) for i in range(12)}
-    same, opposite = rank_agreement(ours, ours, 200), rank_agreement(ours, {k: -v for k, v in ours.items()}, 200)
+    order = {f"v{i}": float(i) for i in range(12)}
+    ours = {name: {0: rank, 1: rank + 0.1} for name, rank in order.items()}
+    same, opposite = rank_agreement(ours, order, 200), rank_agreement(ours, {k: -v for k, v in order.items()}, 200)
     assert (same.spearman, same.kendall) == pytest.approx((1.0, 1.0))
     assert (opposite.spearman, opposite.kendall) == pytest.approx((-1.0, -1.0))
-    mixed = rank_agreement(ours, {k: (v * 5) % 12 for k, v in ours.items()}, 200)
+    mixed = rank_agreement(ours, {k: (v * 5) % 12 for k, v in order.items()}, 200)
     assert mixed.spearman_interval[0] < mixed.spearman < mixed.spearman_interval[1]
     assert mixed.spearman == pytest.approx(
         scipy.stats.spearmanr(range(12), [(i * 5) % 12 for i in range(12)]).statistic
     )
+
+
+def test_kendalls_tau_counts_ties_as_scipy_does_and_failed_variants_rank_last() -> None:
+    theirs = {f"v{i}": float(value) for i, value in enumerate([1, 2, 2, 4, 5, 5, 7, 8])}
+    ours = {f"v{i}": {0: float(value)} for i, value in enumerate([2, 1, 3, 3, 6, 5, 9, math.nan])}
+    found = rank_agreement(ours, theirs, 50)
+    want = scipy.stats.kendalltau([2, 1, 3, 3, 6, 5, 9, 99], list(theirs.values())).statistic
+    assert found.kendall == pytest.approx(want) and found.variants == 8
+
+
+def test_noisy_seeds_widen_the_interval_of_an_agreement() -> None:
+    draw = np.random.default_rng(0)
+    theirs = {f"v{i}": float(i) for i in range(20)}
+    quiet = {name: {seed: rank for seed in range(3)} for name, rank in theirs.items()}
+    noisy = {name: {seed: rank + draw.normal(0, 12) for seed in range(3)} for name, rank in theirs.items()}
+    low, high = rank_agreement(noisy, theirs, 400).spearman_interval
+    assert rank_agreement(quiet, theirs, 400).spearman_interval == pytest.approx((1.0, 1.0))
+    assert high - low > 0.2
+
+
+def test_narangs_paper_decides_thirty_two_rows_and_its_own_orders_agree_as_computed_elsewhere() -> None:
+    paper = SUITES["narang"]().paper
+    early, final = paper["early loss"], paper["final loss"]
+    signs = decided_signs({n: (f.loss, f.deviation or 0.0) for n, f in early.items()}, "vanilla-transformer", 5)
+    assert len(signs) == 32 and sum(sign < 0 for sign in signs.values()) == 7
+    found = rank_agreement({n: {0: f.loss} for n, f in final.items()}, {n: f.loss for n, f in early.items()})
+    assert found.spearman == pytest.approx(0.949, abs=0.001)
+    assert found.spearman_interval == pytest.approx((0.87, 0.98), abs=0.01)
+    near = {n: f for n, f in final.items() if abs(f.loss - final["vanilla-transformer"].loss) <= 0.03}
+    close = rank_agreement({n: {0: f.loss} for n, f in near.items()}, {n: early[n].loss for n in near}, 50)
+    assert close.variants == 22 and close.spearman == pytest.approx(0.67, abs=0.005)
+
+
+def test_signs_that_are_not_the_published_ones_are_named() -> None:
+    found = sign_agreement({"a": -0.1, "b": 0.2, "c": math.nan, "d": 0.1}, {"a": -1, "b": -1, "c": 1})
+    assert found is not None and (found.decided, found.same, found.opposite) == (3, 2, ("b",))
+    assert found.interval[0] < 2 / 3 < found.interval[1]
+    assert sign_agreement({"a": 1.0}, {}) is None
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:

@@ -20,6 +20,7 @@ import yaml
 from contract import cases
 
 import heddle
+from heddle.core import MissingExtra
 from heddle.core import config as core
 
 Flat = dict[str, Any]
@@ -105,6 +106,8 @@ def _classes() -> list[type[core.Config]]:
         if not module.name.endswith("__main__"):
             try:
                 importlib.import_module(module.name)
+            except MissingExtra:  # lm-eval, of heddle.harness
+                continue
             except ModuleNotFoundError as error:  # something optional is not installed
                 if error.name is None or error.name.startswith("heddle"):
                     raise

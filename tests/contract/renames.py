@@ -130,17 +130,34 @@ NO_OPTIONS = {
 # New as a whole: a name that ends with * stands for all that begin so.
 NEW_OBJECTIVES = (
     *("span_corruption", "denoising", "mixture", "prefix_lm"),
-    *("next_sentence", "sentence_order", "replaced_token"),
+    *("next_sentence", "sentence_order", "replaced_token", "distillation", "preference"),
 )
-NEW_RECIPES = ("bert", "t5", "bart", "electra")
+NEW_RECIPES = ("bert", "t5", "bart", "electra", "distill", "dpo")
 PACKED_RECIPES = ("first", "characters", "lstm_characters", "gpt2", "speedrun", "finetune")
 BPE_RECIPES = ("first", "gpt2", "speedrun", "finetune", "translate", "translate_attention", "translate_lstm")
 RUN_VERBS = ("chat", "convert", "correct", "evaluate", "generate", "rescore", "score", "translate")
-NEW_KEYS = ("callbacks", "use", "hardware.threads", "keep.weights", "weight_seed")
+NEW_KEYS = (
+    "callbacks",
+    "use",
+    "hardware.threads",
+    "keep.weights",
+    "weight_seed",
+    "init_layers",
+    "init_vocabulary.kind",
+)
 ADDED: dict[str, list[str]] = {
     "configs": [
+        *(
+            "run.init_layers",
+            "run.init_vocabulary",
+            "init_vocabulary/*",
+            "source/preference*",
+            "source/chat_preference*",
+            "rows/preferences*",
+        ),
         *("run.callbacks", "run.use", "hardware.threads", "keep.weights", "run.weight_seed"),
         *("budget*", "variants*", "table of name variants base*"),
+        *("larger*", "table of budgets sizes seeds*"),
         *(name if name[0] != "." else f"source/csv{name}" for name in _CSV.split()),
         *("split/auto", "split/auto.fraction", "split/auto.seed", "source/parquet.longest"),
         *(f"source/{kind}.encoding" for kind in ("text", "jsonl", "tsv", "parallel", "chat")),
@@ -150,6 +167,8 @@ ADDED: dict[str, list[str]] = {
         *(f"objective/{kind}*" for kind in NEW_OBJECTIVES),
         *("noises/*", "objectives*", "rows/sentence_pairs*", "model/encoder.generator"),
         *("objective/masked_token.static", "objective/masked_token.unit", "rows/packed.recut"),
+        *("penalties.no_repeat_ngram", "strategy/beams.early_stopping"),
+        "table of max_tokens min_tokens strategy.forced_end",
         *("optimizer/adafactor*", "schedule/rsqrt*", "tokenizer/bpe.order"),
     ],
     "recipes": [
@@ -166,14 +185,15 @@ ADDED: dict[str, list[str]] = {
         *(f"{verb} --best" for verb in RUN_VERBS),
         *(f"{verb} --base" for verb in (*RUN_VERBS, "train")),
         *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
-        *("compare", "compare *"),
+        *("compare", "compare *", "scale", "scale *"),
+        *("generate --no-repeat-ngram", "generate --early-stopping"),
         *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
     "public": [
         *("LM.save", "LM.save(folder)", "heddle.Run", "heddle.load(trust_run)", "heddle.load(base)"),
         *("heddle.register_preset", "heddle.register_recipe", "heddle.train", "heddle.use"),
         *("LM.tokenizer gives lost_bytes", "LM.tokenizer gives lost_bytes(text)", "LM.origin gives held_out"),
-        *("preset electra-base", "preset electra-small", "heddle.compare"),
+        *("preset electra-base", "preset electra-small", "heddle.compare", "heddle.scale"),
         *("LM.tokenizer gives with_special", "LM.tokenizer gives with_special(names)"),
     ],
 }
@@ -182,13 +202,14 @@ REMOVED: dict[str, list[str]] = {
 }
 # Options of generation; `strategy` names a decoding strategy that the library does not have.
 _OPTIONS = """
-max_tokens min_tokens samples seconds max_length_ratio logprobs chunk cache compile temperature top_k top_p min_p
-typical seed beams length_penalty coverage groups diversity contrast repetition presence frequency bias strategy
+max_tokens min_tokens forced_end samples seconds max_length_ratio logprobs chunk cache compile temperature top_k top_p
+min_p typical seed beams length_penalty coverage groups diversity early_stopping contrast repetition presence frequency
+no_repeat_ngram bias strategy
 """
 OPTION_NAMES = _OPTIONS.split()
 _NAMES = """
 EvaluationTask HeddleError LM LookupDraft Run build compare load presets register_preset register_recipe register_task
-rules train use
+rules scale train use
 """
 PUBLIC_NAMES = _NAMES.split()
 CHANGED: dict[str, dict[str, Any]] = {
@@ -252,8 +273,22 @@ ADDED["public"] += [
 ]
 ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.EvaluationTask", "heddle.register_task"]
 ADDED["options"] += ["evaluate --task"]
-for _verb in ("answer", "classify", "embed", "fill", "summarize", "tag"):
+ADDED["options"] += [
+    *(f"evaluate --{name}" for name in ("calibrate", "examples", "instruction", "labels", "limit", "seed", "table")),
+    *("evaluate --template", "evaluate -k", "evaluate argument 1"),
+]
+for _verb in ("answer", "classify", "embed", "fill", "serve", "summarize", "tag"):
     ADDED["options"] += [f"{_verb}*"]
+ADDED["configs"] += ["table of teacher sha256 facts*"]
+ADDED["options"] += ["data teach*"]
+
+# Retrieve-and-edit.
+ADDED["configs"] += ["head/pointer_generator*"]
+ADDED["configs"] += [f"source/{kind}.prototype" for kind in ("csv", "tsv", "jsonl")]
+ADDED["recipes"] += ["retrieve_and_edit: *"]
+ADDED["options"] += ["retrieve*"]
+ADDED["public"] += ["LM.tokenizer gives source(prototype)"]
+ADDED["configs"] += ["bm25*", "table of format by*"]  # the record of a saved index
 
 # Looking inside a model.
 ADDED["public"] += ["LM.explain*"]

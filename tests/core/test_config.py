@@ -134,6 +134,8 @@ class Ranged(Config):
     skipped: Count = 0
     factor: Annotated[float, within("more than 1", lambda factor: factor > 1)] | None = None
     dropout: Share = 0.0
+    layers: Positive | tuple[Count, ...] | None = None
+    shares: tuple[Share, ...] = ()
 
 
 @pytest.mark.parametrize(
@@ -151,6 +153,17 @@ def test_the_type_of_a_field_is_its_range(field: str, value: float, want: str) -
     assert Ranged(size=1).width is None
     with pytest.raises(ConfigError, match=f"^{field}: want {want}, got {value}$"):
         Ranged(**{"size": 1, field: value})
+
+
+def test_each_item_of_a_tuple_has_its_range() -> None:
+    assert Ranged(size=1, layers=(0, 3), shares=(0.0, 0.5)).layers == (0, 3)
+    for fields, refusal in (
+        ({"layers": 0}, "layers: want at least 1, got 0"),
+        ({"layers": (0, -1)}, r"layers\.1: want at least 0, got -1"),
+        ({"shares": (1.0,)}, r"shares\.0: want at least 0 and below 1, got 1\.0"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{refusal}$"):
+            Ranged(size=1, **fields)
 
 
 def configs(base: type[Config]) -> Iterator[type[Config]]:

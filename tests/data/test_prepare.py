@@ -183,7 +183,7 @@ def test_pairs_make_two_aligned_folders(tmp_path: Path) -> None:
     assert documents(made.train / "source") == [f"cat {i:02d}" for i in range(90)]
     assert documents(made.valid / "target") == [f"Katze {i}" for i in range(90, 100)]
     both = CorpusConfig(sources=(*corpus.sources, TextSource(path=str(left))))
-    with pytest.raises(ConfigError, match="sources: want either texts, pairs or conversations, got 'pairs and texts'"):
+    with pytest.raises(ConfigError, match="preference pairs or conversations, got 'pairs and texts'"):
         prepare(both, TOKENIZER, tmp_path / "both")
 
 

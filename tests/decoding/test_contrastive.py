@@ -36,7 +36,7 @@ def plainly(
         probs = made.logits(torch.tensor([row]), Context(memory=memory))[0, -1].softmax(-1)
         worths = {}
         for id in probs.topk(choice.top_k).indices.tolist():
-            *before, last = made(torch.tensor([[*row, id]]), Context(memory=memory))[0]
+            *before, last = made.head.vectors(made(torch.tensor([[*row, id]]), Context(memory=memory)))[0]
             likeness = max(float(cosine_similarity(last, vector, dim=0)) for vector in before)
             worths[id] = (1 - choice.contrast) * float(probs[id]) - choice.contrast * likeness
         row.append(max(worths, key=lambda id: worths[id]))

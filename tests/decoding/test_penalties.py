@@ -2,13 +2,17 @@
 
 import math
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from cli.runs import save_run
 from laws.cases import of_presets
 from torch import Tensor
 
-from heddle.core import UsageError, replace
+import heddle
+from heddle.core import ConfigError, UsageError, replace
 from heddle.decoding.generation import GenerationConfig, MultinomialSampling, complete, generate, process_logits
 from heddle.decoding.runtime import FinishReason, make_requests
 from heddle.decoding.sampling import History, PenaltyConfig
@@ -184,3 +188,36 @@ def test_greedy_with_penalties_is_that_of_hugging_face(seed: int) -> None:
             sequence_bias=[[[7], 1.5], [[30], -2.0]],
         )
         assert new == wanted[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_no_ngram_of_prompt_and_text_comes_twice(size: int) -> None:
+    draw = torch.Generator().manual_seed(size)
+    prompts = [torch.randint(4, (length,), generator=draw).tolist() for length in (1, 2, 5, 9, 9)]
+    found = History.from_prompts(prompts, torch.device("cpu"))
+    for new in range(12):
+        logits = apply_penalties(torch.zeros(5, 4), PenaltyConfig(no_repeat_ngram=size), found)
+        for row, prompt in enumerate(prompts):
+            ids = prompt + found.new[row].tolist()
+            known = {tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)}
+            begun = ids[len(ids) - size + 1 :] if size > 1 else []
+            banned = [len(begun) == size - 1 and (*begun, token) in known for token in range(4)]
+            assert (logits[row] == -torch.inf).tolist() == banned, (new, row)
+        found = found.append(torch.randint(4, (5,), generator=draw))
+        order = torch.randperm(5, generator=draw)
+        found, prompts = found.select(order), [prompts[i] for i in order.tolist()]
+
+
+def test_a_size_below_zero_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no_repeat_ngram: want at least 0, got -1"):
+        PenaltyConfig(no_repeat_ngram=-1)
+
+
+@pytest.mark.parametrize("more", [{"forced_end": True}, {"no_repeat_ngram": 2}])
+def test_drafts_keep_to_forced_ends_and_ngrams(more: dict[str, Any], tmp_path: Path) -> None:
+    save_run(tmp_path / "run")
+    lm, texts = heddle.load(tmp_path / "run", device="cpu"), ["the cat sat on the cat sat on", "aaab aaab"]
+    plain = lm.generate(texts, max_tokens=14, **more)
+    assert lm.generate(texts, max_tokens=14, draft=heddle.LookupDraft(), **more) == plain
+    ids = lm.generate_ids([lm.tokenizer.encode(text) for text in texts], max_tokens=14, **more)
+    assert not more.get("forced_end") or all(row[-1] == lm.tokenizer.end for row in ids)

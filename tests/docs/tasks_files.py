@@ -81,6 +81,9 @@ def write_files(folder: Path) -> None:
         "trips.txt": "".join(f"{line}\n" for line in lines),
         "story.txt": " ".join(lines[:3]),
         "questions.json": questions(draw, trips[:100]),
+        "trivia.json": json.dumps(
+            [{"question": f"Who lives in {place}?", "answers": ["Ann", "Eve"]} for place in PLACES]
+        ),
         "likeness.csv": table(scored, "text", "pair", "score"),
         "stories.csv": table(stories[:400], "text", "summary"),
         "test_stories.csv": table(stories[400:430], "text", "summary"),

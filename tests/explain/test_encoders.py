@@ -9,7 +9,7 @@ from heddle.explain import explain
 from heddle.lm import LM
 from heddle.models.networks import EncoderConfig
 from heddle.models.presets import build
-from heddle.nn.ends import SequenceClassOutputConfig
+from heddle.nn.outputs import SequenceClassOutputConfig
 from heddle.text.tokenizers import MASK, ByteTokenizer
 
 TOKENIZER = ByteTokenizer(special=(MASK,)).train([])

@@ -84,10 +84,8 @@ from heddle.nn.ends import (
     ClusterConfig,
     ClusteredHeadConfig,
     FullEmbeddingConfig,
-    MultiLabelOutputConfig,
     PatchEmbeddingConfig,
-    SequenceClassOutputConfig,
-    TokenClassOutputConfig,
+    PointerGeneratorHeadConfig,
 )
 from heddle.nn.layers import (
     LayerNormConfig,
@@ -96,6 +94,7 @@ from heddle.nn.layers import (
     RMSNormConfig,
     SlidingWindowConfig,
 )
+from heddle.nn.outputs import MultiLabelOutputConfig, SequenceClassOutputConfig, TokenClassOutputConfig
 from heddle.nn.positions import (
     AlibiPositionConfig,
     DualRotaryPositionConfig,
@@ -107,6 +106,7 @@ from heddle.nn.positions import (
     YarnScalingConfig,
 )
 from heddle.nn.recurrent import (
+    AttentionRNNConfig,
     BidirectionalConfig,
     LSTMConfig,
     MogrifierConfig,
@@ -399,6 +399,7 @@ def more_pairs() -> list[Case]:
         Case("pair-rotary-grouped", pair(rotary, grouped)),
         Case("pair-places", pair(tower(ATTENTION, places), tower(ATTENTION, CROSS, places))),
         Case("pair-parallel-experts", pair(tower(ATTENTION, EXPERTS), both)),
+        Case("pair-copying-lstm", replace(attention_rnn_pair(AttentionRNNConfig()), head=PointerGeneratorHeadConfig())),
     ]
 
 

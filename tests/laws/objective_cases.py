@@ -5,6 +5,7 @@ what a model costs that knows nothing, and how input and targets give back the t
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +19,10 @@ from heddle.core import replace
 from heddle.data.rows import Batch, SentencePairBatch, TokenTraits
 from heddle.models.networks import Model
 from heddle.models.presets import build
+from heddle.nn.base import Context
 from heddle.objectives import (
     DenoisingConfig,
+    DistillationConfig,
     DocumentRotationConfig,
     MaskedTokenConfig,
     MixedObjectiveConfig,
@@ -27,6 +30,7 @@ from heddle.objectives import (
     NextSentenceConfig,
     NextTokenConfig,
     ObjectiveConfig,
+    PreferenceConfig,
     PrefixLMConfig,
     ReplacedTokenConfig,
     SentenceOrderConfig,
@@ -76,6 +80,17 @@ def sentence_pairs() -> Batch:
     return SentencePairBatch(inputs, batch.targets, batch.weights, batch.rows, **fields)
 
 
+def preferences() -> Batch:
+    """Return rows of two answers to one prompt of six tokens, side by side, each cut short in its own place."""
+    size = LENGTH // 2
+    texts, place = plain(length=size, cut=False).targets, torch.arange(size)
+    ends = torch.tensor([20, 12, 9, 15]), torch.tensor([14, 20, 8, 7])
+    targets = [texts.where(place < 6, texts.roll(number, 1)) for number in range(2)]
+    inputs = [torch.cat((torch.full((ROWS, 1), END), target[:, :-1]), 1) for target in targets]
+    weights = [((place >= 6) & (place < end[:, None])).float() for end in ends]
+    return Batch(torch.cat(inputs, 1), torch.cat(targets, 1), torch.cat(weights, 1), torch.arange(ROWS))
+
+
 def texts_of(batch: Batch) -> Texts:
     """Return the text of each row of plain text."""
     return [row[weights > 0].tolist() for row, weights in zip(batch.targets, batch.weights, strict=True)]
@@ -116,6 +131,7 @@ class ObjectiveCase:
     uniform: Callable[[Batch], float] = log_vocab  # the cost of a prepared batch for a model that knows nothing
     rebuild: Callable[[Batch], Texts] | None = None  # the texts that a prepared batch came from; None: it has no noise
     texts: Callable[[Batch], Texts] = texts_of  # what `rebuild` must give
+    frozen: Callable[[], Model] | None = None  # the model that the objective reads beside: it is then in training
     show: Callable[["ObjectiveCase", Batch, int], Batch] | None = None  # a planted bug in what the model is shown
     cost: Callable[["ObjectiveCase", Model, Batch], Tensor] | None = None  # a planted bug in what that costs
 
@@ -129,7 +145,9 @@ class ObjectiveCase:
         """Return what a prepared batch costs."""
         if self.cost is not None:
             return self.cost(dataclasses.replace(self, cost=None), model, batch)
-        return self.objective(model, batch).total
+        if self.frozen is None:
+            return self.objective(model, batch).total
+        return self.objective.loss_function(self.frozen())(model.train(), batch, None, None).total
 
 
 # --- texts from what models are shown ---------------------------------------------------------------------------------
@@ -158,6 +176,33 @@ def with_detection(batch: Batch) -> float:
     """Return what the generator's targets cost, and a coin for each token: 50 times, and 15 % count."""
     real = sum(len(text) for text in unmasked(batch))
     return log_vocab(batch) + 50 * round(0.15 * LENGTH) / LENGTH * real * math.log(2)
+
+
+@functools.cache
+def teacher(make: Callable[[], Model]) -> Model:
+    """Return a teacher with weights of its own, larger than those of a student at its start."""
+    model = make().eval().requires_grad_(False)
+    draw = torch.Generator().manual_seed(11)
+    for weight in model.parameters():
+        weight += 0.3 * torch.randn(weight.shape, generator=draw, dtype=torch.float64)
+    return model
+
+
+def with_teacher(make: Callable[[], Model], batch: Any) -> float:
+    """Return what targets cost that could be any token, twice; the teacher's information, and an orthogonal vector."""
+    ctx = Context(documents=batch.documents)
+    logits = teacher(make).logits(batch.inputs, ctx).double() / 2
+    bits = math.log(VOCAB) + (logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
+    share = round(0.15 * LENGTH) / LENGTH if batch.documents is not None else 1.0
+    return 2 * log_vocab(batch) + share * float(((5 * 4 * bits + 1) * batch.real).sum())
+
+
+def with_reference(batch: Any) -> float:
+    """Return what pairs cost a model that knows nothing, so that only lengths and the reference count."""
+    targets, answers, inputs = (torch.cat(t.chunk(2, 1)) for t in (batch.targets, batch.answers, batch.inputs))
+    known = teacher(language_model).logits(inputs).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    chosen, rejected = ((-math.log(VOCAB) - known) * answers).sum(1).chunk(2)
+    return float(-torch.nn.functional.logsigmoid(0.1 * (chosen - rejected)).sum())
 
 
 def inputs_of(batch: Batch) -> Texts:
@@ -242,6 +287,27 @@ CASES: dict[str, ObjectiveCase] = {
         uniform=with_detection,
         rebuild=unmasked,
         texts=inputs_of,
+    ),
+    "distillation": ObjectiveCase(
+        DistillationConfig(),
+        language_model,
+        uniform=functools.partial(with_teacher, language_model),
+        frozen=functools.partial(teacher, language_model),
+    ),
+    "distillation, masked tokens": ObjectiveCase(
+        DistillationConfig(hard_targets=MASKED),
+        encoder,
+        uniform=functools.partial(with_teacher, encoder),
+        rebuild=unmasked,
+        texts=inputs_of,
+        frozen=functools.partial(teacher, encoder),
+    ),
+    "preference": ObjectiveCase(
+        PreferenceConfig(),
+        language_model,
+        preferences,
+        uniform=with_reference,
+        frozen=functools.partial(teacher, language_model),
     ),
     "prefix_lm": ObjectiveCase(PrefixLMConfig(), language_model, rebuild=continued),
     "denoising": ObjectiveCase(DENOISING, encoder_decoder, rebuild=written),

@@ -29,7 +29,9 @@ from heddle.data.rows import (
     RowsConfig,
     StreamRows,
     collate,
+    packed,
 )
+from heddle.data.rows.pairs import PairPlan
 from heddle.data.shards import Shards, ShardWriter
 
 END = 0
@@ -212,6 +214,26 @@ def test_another_epoch_is_another_order(name: str, data: Corpus) -> None:
     assert not all(same_row(plan.row(g), plan.row(g + rows)) for g in range(rows))
 
 
+def batches_are_rows_stacked(plan: RowPlan, choices: Iterable[list[int]]) -> bool:
+    return all(same_batch(plan.build_batch(some), collate([plan.row(g) for g in some], some)) for some in choices)
+
+
+def row_choices(plan: RowPlan) -> list[list[int]]:
+    """Return runs of rows, some over the edge of an epoch, and rows in any order; of pairs, rows of one shape."""
+    rows, size = plan.rows_per_epoch, plan.batch or BATCH
+    runs = [list(range(first, first + size)) for first in range(0, 2 * rows + size, size)]
+    if isinstance(plan, PairPlan):
+        return runs
+    draw = np.random.default_rng(0)
+    return [*runs, *(list(range(rows - k, rows + 3)) for k in (1, 2)), *draw.integers(0, 3 * rows, (5, 7)).tolist()]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_rows_built_together_are_those_built_alone(name: str, data: Corpus) -> None:
+    plan = make(name, data)
+    assert batches_are_rows_stacked(plan, row_choices(plan))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", KINDS)
 def test_resume_is_uninterrupted(name: str, workers: int, data: Corpus) -> None:
@@ -371,3 +393,15 @@ def test_ranks_that_change_the_order_are_found(data: Corpus) -> None:
         return Loader(Planted(plan, lambda g: g + rank), BATCH, rank=rank, world=world, workers=workers)
 
     assert not ranks_and_workers_change_nothing(strided, 3)
+
+
+def test_rows_built_together_that_differ_are_noticed(data: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make("packed", data)
+    choices = row_choices(plan)
+
+    def without_padding(begun: tuple[np.ndarray, ...], used: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        return document_ids(begun, np.where(used < length, length, used) if len(used) > 1 else used, length)
+
+    document_ids = packed._document_ids
+    monkeypatch.setattr(packed, "_document_ids", without_padding)
+    assert not batches_are_rows_stacked(plan, choices)

@@ -20,11 +20,13 @@ from laws.test_data import (
     CONFIGS,
     END,
     Planted,
+    batches_are_rows_stacked,
     documents_apart,
     epoch,
     no_target_leaks,
     ranks_and_workers_change_nothing,
     resume_is_uninterrupted,
+    row_choices,
     same_row,
     same_seed_same_rows,
 )
@@ -102,6 +104,12 @@ def conversations_begin_with_themselves(batches: Iterable[Batch], owner: np.ndar
 @pytest.mark.parametrize("name", [*NAMES, "mixed"])
 def test_same_seed_same_rows(name: str, data: Chats) -> None:
     assert same_seed_same_rows(lambda: make(name, data, seed=5))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "mixed"])
+def test_rows_built_together_are_those_built_alone(name: str, data: Chats) -> None:
+    plan = make(name, data)
+    assert batches_are_rows_stacked(plan, row_choices(plan))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -12,7 +12,7 @@ from torch import Tensor
 from heddle.core import UsageError, decode, encode
 from heddle.models.networks import Encoder, EncoderConfig, ModelConfig
 from heddle.nn.base import Context
-from heddle.nn.ends import (
+from heddle.nn.outputs import (
     MaskedTokenOutputConfig,
     MeanConfig,
     MultiLabelOutputConfig,

@@ -8,15 +8,8 @@ from heddle.models import summarize
 from heddle.models.presets import build, preset
 from heddle.models.presets.encoders import table_of
 from heddle.nn.base import Context
-from heddle.nn.ends import (
-    EmbeddingOutputConfig,
-    FullEmbeddingConfig,
-    MaskedTokenOutputConfig,
-    NarrowEmbeddingConfig,
-    PatchEmbeddingConfig,
-    SegmentedEmbeddingConfig,
-    SequenceClassOutputConfig,
-)
+from heddle.nn.ends import FullEmbeddingConfig, NarrowEmbeddingConfig, PatchEmbeddingConfig, SegmentedEmbeddingConfig
+from heddle.nn.outputs import EmbeddingOutputConfig, MaskedTokenOutputConfig, SequenceClassOutputConfig
 
 SMALL = {"layers": 1, "width": 8, "heads": 2, "vocab": 11, "context": 6, "dropout": 0.0}
 

@@ -24,7 +24,15 @@ from heddle.core import ConfigError, diff, replace
 from heddle.models import forward_flops, summarize, training_flops
 from heddle.models.networks import ONE_TABLE, TIED, EncoderDecoder, Model, TieConfig
 from heddle.models.presets import PresetConfig, build, preset
-from heddle.models.surgery import add_adapters, lora, merge_adapters, resize_vocab, with_adapters, with_vocab
+from heddle.models.surgery import (
+    add_adapters,
+    exchange_vocab,
+    lora,
+    merge_adapters,
+    resize_vocab,
+    with_adapters,
+    with_vocab,
+)
 from heddle.nn.adapters import LoraConfig
 from heddle.nn.attention import LatentAttentionConfig
 from heddle.nn.ends import (
@@ -32,13 +40,13 @@ from heddle.nn.ends import (
     AdaptiveHeadConfig,
     FactorizedEmbeddingConfig,
     FactorizedHeadConfig,
-    MaskedTokenOutputConfig,
     MixtureHeadConfig,
     NarrowEmbeddingConfig,
     SegmentedEmbeddingConfig,
     SoftmaxHeadConfig,
     TransformedHeadConfig,
 )
+from heddle.nn.outputs import MaskedTokenOutputConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.recurrent import AttentionRNNConfig, LSTMConfig, MogrifierConfig
 
@@ -213,6 +221,33 @@ def test_new_rows_are_the_mean_of_the_old_ones_and_a_little_noise() -> None:
     assert (scores[..., 23:] - average).abs().max() < 0.2 * scores[..., :23].std(), "a new token scores the average"
     assert torch.equal(resize_vocab(model, 40, seed=1).head.weight, larger.head.weight)
     assert not torch.equal(resize_vocab(model, 40, seed=2).head.weight, larger.head.weight)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@torch.no_grad()
+def test_an_exchanged_vocabulary_moves_rows_and_averages_those_of_pieces(name: str) -> None:
+    made = loud(TABLES[name])
+    model: Model = made.model if isinstance(made, Given) else made
+    order = [*range(22, 11, -1), *range(12)]
+    pieces = [*((id,) for id in order), (3, 4), (3, 3, 5), ()]
+    moved = exchange_vocab(model, pieces, seed=4)
+    assert moved.vocab == 26 and moved.config == replace(model.config, vocab=26)
+    before, tables = model.weights(), 0
+    for key, weight in moved.named_parameters():
+        old = before[key]
+        if old.shape == weight.shape:
+            assert weight.data_ptr() == old.data_ptr(), f"{key} is shared"
+            continue
+        tables += 1
+        assert torch.equal(weight[:23], old[order]), f"{key}: rows move bit for bit"
+        torch.testing.assert_close(weight[23], (old[3] + old[4]) / 2)
+        torch.testing.assert_close(weight[24], (2 * old[3] + old[5]) / 3)
+        assert (weight[25] - old.mean(0)).abs().max() < 0.1 * old.std(0).max() + 1e-9
+    whole = {key for key, _ in model.named_parameters(remove_duplicate=False)}
+    assert tables and {key for key, _ in moved.named_parameters(remove_duplicate=False)} == whole, "ties are kept"
+    assert len(moved.weights()) == len(before)
+    same = exchange_vocab(model, [(id,) for id in range(22, -1, -1)])
+    assert torch.equal(exchange_vocab(same, [(id,) for id in range(22, -1, -1)]).weights()[key], before[key])
 
 
 @torch.no_grad()

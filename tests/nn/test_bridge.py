@@ -6,7 +6,7 @@ from torch import Tensor
 
 from heddle.core import ConfigError
 from heddle.nn.base import Context
-from heddle.nn.ends import FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
+from heddle.nn.outputs import FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
 from heddle.nn.recurrent import BridgeConfig, EveryStepConfig, FirstStateConfig, NoBridgeConfig
 from heddle.nn.recurrent.bridge import Bridge
 from heddle.nn.state import HiddenState, Memory

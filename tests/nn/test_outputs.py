@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 from heddle.core import ConfigError
 from heddle.nn.base import Context
-from heddle.nn.ends import (
+from heddle.nn.ends import SoftmaxHeadConfig
+from heddle.nn.outputs import (
     EmbeddingOutputConfig,
     MaskedTokenOutputConfig,
     NextSentenceOutputConfig,
@@ -15,7 +16,6 @@ from heddle.nn.ends import (
     OutputConfig,
     ReplacedTokenOutputConfig,
     SequenceClassOutputConfig,
-    SoftmaxHeadConfig,
     SpanOutputConfig,
     TokenClassOutputConfig,
 )

@@ -5,7 +5,7 @@ import torch
 
 from heddle.core import ConfigError
 from heddle.nn.base import Context
-from heddle.nn.ends import DenseFirstTokenConfig, FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
+from heddle.nn.outputs import DenseFirstTokenConfig, FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
 
 LENGTHS = torch.tensor([4, 2, 1])
 

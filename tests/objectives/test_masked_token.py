@@ -11,7 +11,7 @@ import torch
 from laws.cases import ENCODERS, ids
 from reliability.harness import metrics, tiny, trainer_for, write_text
 
-from heddle.core import ConfigError, decode, encode, replace
+from heddle.core import ConfigError, Purpose, decode, encode, numpy_generator, replace
 from heddle.data.rows import Batch, TokenTraits, token_traits
 from heddle.models.networks import Encoder
 from heddle.models.presets import PresetConfig, build
@@ -99,6 +99,38 @@ def test_a_row_is_hidden_by_its_number_whatever_stands_beside_it() -> None:
     later = dataclasses.replace(batch(rows=4), rows=torch.arange(100, 104))
     assert not torch.equal(OBJECTIVE.prepare(later, SEED).weights, whole.weights), "each epoch hides others"
     assert not torch.equal(OBJECTIVE.prepare(batch(rows=4), SEED + 1).weights, whole.weights)
+
+
+def hidden_alone(tokens: np.ndarray, may: np.ndarray, unit: np.ndarray, number: int, never: list[int]) -> np.ndarray:
+    """Hide tokens of one row, one word after the other: the reference."""
+    draw, size = numpy_generator(SEED, Purpose.DATA, "mask", number), len(tokens)
+    order, fate, drawn = draw.random(size), draw.random(size), draw.integers(VOCAB - len(never), size=size)
+    allowed = [token for token in range(VOCAB) if token not in never]
+    budget = min(int(may.sum()), max(1, round(0.15 * int(may.sum()))))
+    shown = tokens.copy()
+    for word in sorted({int(word) for word in unit[may]}, key=lambda word: order[word]):
+        places = np.flatnonzero((unit == word) & may)
+        if len(places) <= budget:
+            budget -= len(places)
+            if fate[word] < 0.8:
+                shown[places] = MASK
+            elif fate[word] < 0.9:
+                shown[places] = np.array(allowed)[drawn[places]]
+    return shown
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_rows_hidden_together_are_those_hidden_one_by_one(unit: Literal["token", "word"]) -> None:
+    here, never = batch(rows=40, length=37, first=900, real=33), [0, 7, VOCAB - 1]
+    traits = TokenTraits(np.arange(VOCAB) < 10, np.arange(VOCAB) == 4, np.zeros(VOCAB, bool))
+    config = dataclasses.replace(OBJECTIVE, unit=unit, never_masked=tuple(never))
+    made = config.prepare(here, SEED, traits)
+    for row, number in enumerate(here.rows.tolist()):
+        tokens = here.inputs[row].numpy()
+        may = (here.weights[row].numpy() > 0) & ~np.isin(tokens, never)
+        starts = traits.word_starts(tokens) | np.concatenate(([True], may[1:] != may[:-1]))
+        units = np.arange(37) if unit == "token" else np.cumsum(starts) - 1
+        assert made.inputs[row].tolist() == hidden_alone(tokens, may, units, number, never).tolist()
 
 
 # --- static masks and whole words -------------------------------------------------------------------------------------

@@ -6,26 +6,29 @@ import signal
 from pathlib import Path
 
 import pytest
-from reliability.harness import Blow, Nursery, differences, tiny, write_config, write_text
+from reliability.harness import Blow, Nursery, differences, tiny, trainer_for, write_config, write_text
 from training.test_labelled import OBJECTIVES
 from training.test_labelled import run as labelled
 
 from heddle.core import replace
-from heddle.data.rows import SentencePairRows
+from heddle.data.rows import PreferenceRows, SentencePairRows
 from heddle.data.sources import HashSplit, corpus_for
 from heddle.models.presets import PresetConfig
 from heddle.objectives import (
     DenoisingConfig,
+    DistillationConfig,
     MaskedTokenConfig,
     MixtureConfig,
     NextSentenceConfig,
+    NextTokenConfig,
     ObjectiveConfig,
+    PreferenceConfig,
     PrefixLMConfig,
     ReplacedTokenConfig,
     SentenceOrderConfig,
     SpanCorruptionConfig,
 )
-from heddle.training import RunConfig
+from heddle.training import HardwareConfig, RunConfig
 
 STEPS, MICRO = 6, 2  # micro-batches a step
 SMALL = {"layers": 1, "width": 32, "heads": 2, "dropout": 0.1}
@@ -46,6 +49,13 @@ RUNS: dict[str, tuple[ObjectiveConfig, PresetConfig, dict[str, object]]] = {
         {"second": "swapped"},
     ),
     "replaced_token": (ReplacedTokenConfig(), PresetConfig(name="electra-small", **SMALL), {}),
+    "distillation": (DistillationConfig(), PresetConfig(name="first", **SMALL), {"init_layers": 1}),
+    "distillation_masked": (
+        DistillationConfig(hard_targets=MaskedTokenConfig()),
+        PresetConfig(name="bert-base-masked", **SMALL),
+        {"init_layers": (1,)},
+    ),
+    "preference": (PreferenceConfig(), PresetConfig(name="first", **SMALL), {"init_layers": None}),
 }
 
 
@@ -58,6 +68,8 @@ def config_for(name: str, folder: Path) -> RunConfig:
     config = replace(
         tiny(text, training__steps=STEPS, every__save=2, every__validate=3), model=model, objective=objective
     )
+    if "init_layers" in rows:
+        return beside_a_frozen_model(config, name, folder)
     if "second" not in rows:
         return replace(config, rows=replace(config.rows, **rows))
     lines = text.read_text().splitlines()
@@ -65,6 +77,24 @@ def config_for(name: str, folder: Path) -> RunConfig:
     (folder / "my.jsonl").write_text("".join(json.dumps({"text": one}) + "\n" for one in texts))
     corpus = replace(corpus_for(str(folder / "my.jsonl")), split=HashSplit(fraction=0.3))
     return replace(config, data=corpus, rows=SentencePairRows(length=48, **rows))
+
+
+def beside_a_frozen_model(config: RunConfig, name: str, folder: Path) -> RunConfig:
+    """Return a run that starts from a model of two layers, which is also its teacher or its reference model."""
+    objective, model, more = RUNS[name]
+    hard = objective.hard_targets if isinstance(objective, DistillationConfig) else NextTokenConfig()
+    start = replace(tiny(folder / "text.txt", training__steps=2), model=replace(model, layers=2), objective=hard)
+    if not (folder / "start").exists():
+        trainer_for(start, folder / "start").fit()
+    config = replace(config, init=str(folder / "start"), **more)
+    if more["init_layers"] is not None:
+        return config
+    words = (folder / "text.txt").read_text().split()
+    threes = zip(words, words[1:], words[2:], strict=False)
+    pairs = [{"prompt": f"{a} {b}", "chosen": f" {c}", "rejected": f" {c} {a}"} for a, b, c in threes]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs[:60]))
+    corpus = replace(corpus_for(str(folder / "pairs.jsonl")), split=HashSplit(fraction=0.3))
+    return replace(config, data=corpus, rows=PreferenceRows(length=32))
 
 
 def kill(nest: Nursery, tmp_path: Path, name: str, blows: list[int]) -> None:
@@ -86,9 +116,21 @@ def kill(nest: Nursery, tmp_path: Path, name: str, blows: list[int]) -> None:
     print(f"R40: {name}: {kills} kills, equal in every bit")
 
 
-@pytest.mark.parametrize("name", ["span_corruption", "replaced_token"])
+@pytest.mark.parametrize("name", ["span_corruption", "replaced_token", "distillation", "preference"])
 def test_r40_a_killed_run_ends_the_same(name: str, nest: Nursery, tmp_path: Path) -> None:
     kill(nest, tmp_path, name, [MICRO * STEPS // 2 + 1])
+
+
+@pytest.mark.parametrize("name", ["distillation", pytest.param("preference", marks=pytest.mark.full)])
+def test_r40_two_processes_end_the_same(name: str, nest: Nursery, tmp_path: Path) -> None:
+    config = replace(config_for(name, tmp_path), hardware=HardwareConfig(device="cpu", workers=0, dtype="float32"))
+    changes = {"steps": 3, "reduction": "deterministic", "micro_batch": 1}
+    path = write_config(tmp_path / "run.yaml", replace(config, training=replace(config.training, **changes)))
+    for world in (1, 2):
+        done = nest.run(tmp_path / str(world), str(path), world=world)
+        assert {one.code for one in done} == {0}, done[0].said
+    found = differences(*(tmp_path / str(world) / "runs" / "tiny" for world in (1, 2)))
+    assert not found, f"{name} differs in {found}"
 
 
 @pytest.mark.full

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 from cli.runs import CONTEXT, TOKENIZER, config, loud_model
+from tasks.pair_runs import loud_pair
 
-from heddle.core import DataError
+from heddle.core import ConfigError, DataError, UsageError
 from heddle.core import replace as replace_field
 from heddle.data.shards import Shards, ShardWriter, prepare
 from heddle.data.sources import CorpusConfig, FileSplit, JsonlSource, TextSource
+from heddle.lm import LM
 from heddle.models.networks import LanguageModel
-from heddle.tasks.scoring import ScoringInput, evaluate, text_scorer
-from heddle.text.tokenizers import SequenceTemplate, Tokenizer, WordTokenizer
+from heddle.tasks.scoring import ScoringInput, evaluate, evaluate_pairs, text_scorer
+from heddle.text.tokenizers import MASK, SequenceTemplate, Tokenizer, WordTokenizer
 from heddle.text.tokenizers.tokenizer import Pipeline
 
 TEXTS = ["A first document.", "the second,\nwith naïve words", "x", "long " * 40]
@@ -118,3 +120,42 @@ def test_nothing_to_measure_is_told(model: LanguageModel) -> None:
 def test_shards_of_another_tokenizer_are_refused(model: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="another"):
         evaluate(model, TOKENIZER, shards(tmp_path / "s", end=0))
+
+
+# --- encoders and encoder-decoders ------------------------------------------------------------------------------------
+
+
+def test_an_encoder_is_measured_by_pseudo_log_likelihood_in_windows() -> None:
+    tokenizer = TOKENIZER.with_special([MASK])
+    made = loud_model(replace_field(config("bert-base-masked"), vocab=tokenizer.vocab)).eval()
+    found = evaluate(made, tokenizer, TEXTS, window=20)
+    scorer = text_scorer(made, tokenizer)
+    pieces = [text[i : i + 20] for text in ("A first document.", "x", "long " * 40) for i in range(0, len(text), 20)]
+    naive = TEXTS[1].encode()
+    assert (found.measure, found.window, found.documents) == ("pseudo-log-likelihood", 20, len(TEXTS))
+    assert found.tokens == found.bytes  # no ends
+    some = evaluate(made, tokenizer, ["A first document.", "x", "long " * 40], window=20)
+    scores = scorer.run([ScoringInput(piece) for piece in pieces])
+    assert some.nats == pytest.approx(-sum(one.logprob for one in scores), rel=1e-5)
+    assert found.tokens - some.tokens == len(naive)
+    for wrong in ({"stride": 3}, {"carry": True}):
+        with pytest.raises(UsageError, match="has no effect on an encoder"):
+            evaluate(made, tokenizer, TEXTS, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"window: want 1 to {CONTEXT - 1} tokens"):
+        evaluate(made, tokenizer, TEXTS, window=CONTEXT)
+
+
+def test_an_encoder_decoder_is_measured_on_targets_given_sources() -> None:
+    model = loud_pair()
+    pairs = [("the cat", "die Katze"), ("a dog", "ein Hund"), ("big", "gro\u00df")]
+    found = evaluate_pairs(model, TOKENIZER, pairs)
+    lm = LM(model, TOKENIZER)
+    inner = sum(lm.score(target, source=source).logprob for source, target in pairs)
+    ends = 0.0
+    for source, target in pairs:
+        ids = [TOKENIZER.end, *TOKENIZER.encode(target)]
+        ends += lm.logits([ids], source=[TOKENIZER.source(source)])[0, -1].log_softmax(-1)[TOKENIZER.end].item()
+    assert found.nats == pytest.approx(-(inner + ends), rel=1e-5) and found.measure == "teacher-forced"
+    assert found.tokens == sum(len(target.encode()) + 1 for _, target in pairs) and found.documents == 3
+    with pytest.raises(UsageError, match="want pairs of a source and a target for an encoder-decoder"):
+        evaluate(model, TOKENIZER, TEXTS)

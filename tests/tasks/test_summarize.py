@@ -15,10 +15,13 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 import heddle
 from heddle.cli.main import main
 from heddle.core import MissingExtra, UsageError, override
+from heddle.decoding.generation import GenerationJob
+from heddle.decoding.runtime import Request
 from heddle.lm import LM
 from heddle.tasks.generation import summarizer
 from heddle.tasks.generation.summarize import merged
 from heddle.tasks.metrics import rouge, rouge_scorer
+from heddle.tasks.scoring import with_special_tokens
 
 WORDS = [
     "summarize:",
@@ -48,8 +51,12 @@ def texts(count: int) -> list[str]:
     return [" ".join(draw.choices(WORDS, k=draw.randint(1, 14))) for _ in range(count)]
 
 
-def saved(folder: Path, family: str) -> tuple[Any, Any, LM]:
-    """Save a model of theirs with random weights and its tokenizer; return both, and what Heddle loads."""
+def saved(folder: Path, family: str, forced_end: int | None = None, **more: Any) -> tuple[Any, Any, LM]:
+    """Save a model of theirs with random weights and its tokenizer; return both, and what Heddle loads.
+
+    `more` are settings for summaries; `forced_end` is BART's end that is forced on texts of most tokens.
+    """
+    summary = SUMMARY | more
     if family == "T5":
         made = tokenizers.Tokenizer(models.Unigram())
         made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
@@ -65,10 +72,10 @@ def saved(folder: Path, family: str) -> tuple[Any, Any, LM]:
     ids = [(name, made.token_to_id(name)) for name in names]
     frame = "$A </s>" if family == "T5" else "<s> $A </s>"
     made.post_processor = processors.TemplateProcessing(frame, None, ids)
-    more = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    more |= {} if family == "T5" else {"bos_token": "<s>", "cls_token": "<s>", "sep_token": "</s>"}
-    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=made, **more)
-    own = {"vocab_size": len(tokenizer), "task_specific_params": {"summarization": SUMMARY}}
+    special_names = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    special_names |= {} if family == "T5" else {"bos_token": "<s>", "cls_token": "<s>", "sep_token": "</s>"}
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=made, **special_names)
+    own = {"vocab_size": len(tokenizer), "task_specific_params": {"summarization": summary}}
     torch.manual_seed(0)
     if family == "T5":
         sizes = {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4, "n_positions": 200}
@@ -77,7 +84,7 @@ def saved(folder: Path, family: str) -> tuple[Any, Any, LM]:
         sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in
                  (("layers", 2), ("attention_heads", 4), ("ffn_dim", 40))}  # fmt: skip
         special = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-        special |= {"forced_eos_token_id": None}  # an end that is forced on texts of most tokens: not supported here
+        special |= {"forced_eos_token_id": forced_end}
         config = hf.BartConfig(
             d_model=32, max_position_embeddings=200, forced_bos_token_id=0, **sides, **special, **own
         )
@@ -87,24 +94,51 @@ def saved(folder: Path, family: str) -> tuple[Any, Any, LM]:
             weight += 0.3 * torch.randn_like(weight)
     model.eval().save_pretrained(folder)
     written = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(written | {"task_specific_params": {"summarization": SUMMARY}}))
+    (folder / "config.json").write_text(json.dumps(written | {"task_specific_params": {"summarization": summary}}))
     tokenizer.save_pretrained(folder)
     return model, tokenizer, heddle.load(folder, device="cpu")
 
 
+OWN: dict[str, dict[str, Any]] = {
+    "never": {"early_stopping": "never"},
+    "unsaid": {"length_penalty": 0.5},
+    "full": {"early_stopping": True},
+    "ngrams": {"early_stopping": True, "no_repeat_ngram_size": 2},
+    "greedy": {"num_beams": 1, "no_repeat_ngram_size": 3},
+    "forced": {"early_stopping": False, "no_repeat_ngram_size": 2},
+}
+
+
+@pytest.fixture(params=[4, pytest.param(200, marks=pytest.mark.full)])
+def count(request: Any) -> int:
+    return int(request.param)
+
+
+@pytest.mark.parametrize("own", OWN)
 @pytest.mark.parametrize("family", ["T5", "Bart"])
-def test_summaries_are_those_of_transformers_with_the_models_own_settings(family: str, tmp_path: Path) -> None:
-    model, tokenizer, lm = saved(tmp_path, family)
-    given = texts(8)
+def test_summaries_are_those_of_transformers_with_the_models_own_settings(
+    family: str, own: str, count: int, tmp_path: Path
+) -> None:
+    forced = own == "forced"
+    end = (2 if family == "Bart" else 1) if forced else None
+    model, tokenizer, lm = saved(tmp_path, family, end, **OWN[own], **({"forced_eos_token_id": end} if forced else {}))
+    given = texts(count + 4)[4:]  # the first four have one summary by the small BART
     task = summarizer(lm.model, lm.tokenizer, lm.origin.settings, {})
-    found = lm.summarize(given)
+    config = with_special_tokens(task.translator.config, lm.tokenizer)
+    found, every, ended = lm.summarize(given), set[tuple[int, ...]](), list[bool]()
     for text, mine in zip(given, found, strict=True):
         ids = tokenizer("summarize: " + text, return_tensors="pt").input_ids
         assert task.windows(text) == ids.tolist()
-        sizes = {name: SUMMARY[name] for name in ("num_beams", "length_penalty", "max_length", "min_length")}
-        want = model.generate(ids, **sizes, early_stopping="never", do_sample=False)[0]
+        request = Request(lm.tokenizer.special_tokens.decoder_start, task.windows(text)[0])
+        ((best,),) = config.strategy.complete(GenerationJob(task.translator.model, [request], config))
+        every.add(tuple(best.ids))
+        settings = {name: value for name, value in (SUMMARY | OWN[own]).items() if name != "prefix"}
+        want = model.generate(ids, **settings, forced_eos_token_id=end, do_sample=False)[0]
+        assert [*request.ids, *best.ids] == want.tolist()
         assert mine == " ".join(tokenizer.decode(want, skip_special_tokens=True).split()), text
-    assert len(set(found)) > 1, "summaries that are all alike prove little"
+        ended.append(want[-1].item() in (1, 2) and len(want) == SUMMARY["max_length"])
+    assert len(every) > 1, "summaries that are all alike prove little"
+    assert not forced or any(ended), "an end that is never forced proves nothing"
 
 
 def test_options_come_before_the_models_own_settings(tmp_path: Path) -> None:

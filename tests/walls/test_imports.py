@@ -34,9 +34,10 @@ GROUPS = {
         "layers": {"base", "state"},
         "positions": {"base", "layers"},
         "channels": {"base", "layers"},
-        "ends": {"base", "kernels", "layers", "positions"},
+        "ends": {"base", "kernels", "layers", "positions", "state"},
+        "outputs": {"base", "ends", "layers"},
         "attention": {"base", "channels", "kernels", "layers", "positions", "state"},
-        "recurrent": {"base", "ends", "layers", "state"},
+        "recurrent": {"base", "ends", "layers", "outputs", "state"},
         "convolution": {"base", "layers", "state"},
         "stack": {"base", "layers", "state"},
         "adapters": {"base", "channels", "stack"},
@@ -75,6 +76,7 @@ GROUPS = {
         "normalize": set(),
     },
     "data": {"sources": set(), "shards": {"sources"}, "rows": {"shards"}},
+    "objectives": {"": set(), "frozen_models": {""}},
     "training": {
         "optimizers": set(),
         "loop": {"optimizers"},
@@ -88,14 +90,17 @@ GROUPS = {
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
         "generation": {"metrics", "rescoring", "scoring"},
-        "evaluation": {"generation", "labelling", "metrics", "scoring"},
+        "few_shot": {"generation", "labelling"},
+        "evaluation": {"few_shot", "generation", "labelling", "metrics", "scoring"},
+        "retrieval": {"evaluation", "generation"},
     },
     "comparison": {
         "statistics": set(),
         "suites": set(),
         "execution": set(),
         "": {"execution", "statistics", "suites"},
-        "report": {"", "statistics"},
+        "scaling": {"", "execution", "statistics", "suites"},
+        "report": {"", "scaling", "statistics", "suites"},
     },
     "explain": {
         "inputs": set(),
@@ -104,6 +109,7 @@ GROUPS = {
         "display": {"attribution", "inputs", "observers"},
         "": {"attribution", "display", "inputs", "observers"},
     },
+    "serving": {"": set(), "http": {""}},
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }
 MOST_FILES, MOST_NAMES = 16, 40

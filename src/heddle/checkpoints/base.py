@@ -18,6 +18,7 @@ from heddle.core.system import Hardware, choose_hardware
 from heddle.models.networks import Model
 
 BASE = "base"  # its key in the state of a checkpoint
+FROZEN_MODEL = "frozen_model"  # the same of the model that an objective reads beside the trained one
 DEEPEST = 4  # bases over bases; a run may name itself
 _given: ContextVar[str | None] = ContextVar("base", default=None)
 _depth: ContextVar[int] = ContextVar("base_depth", default=0)
@@ -165,6 +166,18 @@ class FrozenWeights:
     def without(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights that a checkpoint holds."""
         return {name: weight for name, weight in weights.items() if name not in self.names}
+
+
+@dataclass(frozen=True)
+class FrozenModel:
+    """A model that an objective reads beside the trained one, such as a teacher: no checkpoint of the run holds it.
+
+    model: None where what it says is stored, and `source` holds that.
+    """
+
+    model: Model | None
+    reference: BaseReference
+    source: BaseModel
 
 
 def _load(source: BaseModel) -> dict[str, Tensor]:

@@ -39,6 +39,7 @@ from heddle.checkpoints.store import (
     refuse_links,
     run_config_of,
 )
+from heddle.checkpoints.task_settings import GENERATION
 from heddle.core import DamageError, UsageError
 from heddle.core.system import Hardware
 from heddle.models.networks import Model, ModelConfig
@@ -82,6 +83,10 @@ class Source(BaseModel, ABC):
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
         """Return the config of the run, or the original config of an imported model."""
+
+    def all_settings(self) -> Mapping[str, Any]:
+        """Return the settings and, of an imported model, the generation config beside them."""
+        return self.settings()
 
     def held_out(self) -> str | None:
         """Return the checksum of the text that was held out in training, or None where it is not known."""
@@ -192,6 +197,11 @@ class ForeignSource(Source, ABC):
     @abstractmethod
     def generation(self) -> Mapping[str, Any]:
         """Return the generation config."""
+
+    def all_settings(self) -> Mapping[str, Any]:
+        """Return the settings and the generation config beside them."""
+        found = self.generation()
+        return {**self.settings(), GENERATION: found} if found else self.settings()
 
     def special_tokens(self) -> SpecialTokens | None:
         """Return the special tokens from tokenizer, config and generation config."""

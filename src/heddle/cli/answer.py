@@ -1,15 +1,31 @@
-"""heddle answer: questions answered from their contexts, as JSON lines, graded by SQuAD's rules."""
+"""heddle answer: questions answered from contexts or from memory, as JSON lines, graded by SQuAD's rules."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli.labelled_input import JSON, TextInput, labelled_documents, record_inputs, run_batches, write_record
+from heddle.cli.few_shot import DrawSeed, ExamplesFile, Instruction, Prompted, Shots, Template, answer_prompt
+from heddle.cli.labelled_input import (
+    JSON,
+    TextInput,
+    labelled_documents,
+    record_inputs,
+    run_batches,
+    text_inputs,
+    write_record,
+)
 from heddle.cli.line_input import LineErrors, name_of, read_lines
 from heddle.cli.options import Best, Device, Model, Weights, open_model
+
+if TYPE_CHECKING:
+    from heddle.lm import LM
+    from heddle.tasks.few_shot import FewShot, GeneratedAnswer
+    from heddle.tasks.labelling import Answer
+
+ANSWERS = (".json", ".jsonl", ".ndjson", ".gz", ".xz")  # of files whose questions are read as JSON
 
 
 def answer(  # noqa: PLR0913 - the options are the contract
@@ -17,14 +33,23 @@ def answer(  # noqa: PLR0913 - the options are the contract
         str,
         typer.Argument(
             metavar="[FILE|-]",
-            help="JSON lines with question and context, a SQuAD file or, with --question, a text; -: standard input.",
+            help="JSON lines with question and context, a SQuAD file or, with --question, a text; -: standard input. "
+            "From memory: questions, a line each, or JSON with questions.",
         ),
     ] = "-",
     model: Model = None,
     question: Annotated[str | None, typer.Option("-q", "--question", help="A question about the text.")] = None,
     must: Annotated[bool, typer.Option("--must", help="Always give an answer, however improbable.")] = False,
     reference: Annotated[
-        Path | None, typer.Option(help="The right answers, to grade: a SQuAD file, or JSON lines with answers.")
+        Path | None, typer.Option(help="The right answers, to grade: a SQuAD file, or JSON with lists of answers.")
+    ] = None,
+    examples: ExamplesFile = None,
+    k: Shots = None,
+    seed: DrawSeed = 0,
+    template: Template = None,
+    instruction: Instruction = "",
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", help="Few-shot: the most tokens of an answer. Default: 32.")
     ] = None,
     device: Device = "auto",
     weights: Weights = "auto",
@@ -35,24 +60,65 @@ def answer(  # noqa: PLR0913 - the options are the contract
     Writes JSON lines: line, question, the answer's text, its character offsets, its probability, and that of no answer;
     an empty text: the context has no answer. A context that is longer than the model's is read in windows. With
     --reference the last line has exact match and F1.
-    """
-    from heddle.tasks.labelling import Answerer
 
+    A model that writes text is prompted (few-shot): with K examples from --examples, or -k 0 for none. It generates the
+    answer up to the end of the line, from memory where the question has no context (closed book). Examples that do not
+    fit into its context are left out whole, with a notice.
+    """
     line_errors = LineErrors()
     found: dict[int, str] = {}
-    gold = None if reference is None else _answers(reference)
-    with _questions(file, question, line_errors) as inputs:
-        lm = open_model(model, device, weights, best)
-        task = Answerer.of(lm.model, lm.tokenizer, must)
-        results = run_batches(
-            inputs, file, line_errors, lambda b: task.run([o.text for o in b], [o.pair or "" for o in b]), "answer"
-        )
+    prompting = answer_prompt(examples, k, seed, (template, instruction), max_tokens)
+    gold = None if reference is None else _answers(reference, prompting is not None)
+    with _inputs(file, question, prompting is not None, line_errors) as inputs:
+        task = _task(open_model(model, device, weights, best), prompting, must)
+        results = run_batches(inputs, file, line_errors, task, "answer")
         for one, result in results:
             found[one.line] = result.text
             write_record({"line": one.line, "question": one.text, **result.plain()})
     if gold is not None and reference is not None:
         write_record(_grades(found, gold, reference))
     return line_errors.code()
+
+
+def _task(
+    lm: "LM", prompting: "FewShot | None", must: bool
+) -> "Callable[[list[TextInput]], Sequence[Answer | GeneratedAnswer]]":
+    """Return what answers a batch of questions."""
+    from heddle.core import UsageError
+    from heddle.tasks.few_shot import AnswerGenerator
+    from heddle.tasks.labelling import Answerer
+
+    if prompting is None:
+        spans = Answerer.of(lm.model, lm.tokenizer, must)
+        return lambda batch: spans.run([one.text for one in batch], [one.pair or "" for one in batch])
+    if must:
+        raise UsageError("--must: has no effect on answers that are generated")
+    return Prompted(lambda some: AnswerGenerator.of(lm.model, lm.tokenizer, prompting, some).run, prompting, "context")
+
+
+@contextmanager
+def _inputs(file: str, question: str | None, generated: bool, line_errors: LineErrors) -> Iterator[Iterator[TextInput]]:
+    """Open questions, for answers that are generated with or without contexts."""
+    if not generated or question is not None:
+        with _questions(file, question, line_errors) as inputs:
+            yield inputs
+    elif Path(file).suffix.lower() in ANSWERS:
+        yield (one for one, _ in _read(file))
+    else:
+        with text_inputs(file, line_errors, ("question", "context")) as inputs:
+            yield inputs
+
+
+def _read(file: str) -> list[tuple[TextInput, list[str]]]:
+    """Return the questions of a file with their right answers; refuse one without any question."""
+    from heddle.core import DataError
+    from heddle.data.sources import SquadSource
+
+    questions = enumerate(SquadSource(path=file).questions(), 1)
+    found = [(TextInput(number, one.text, one.context), list(one.answers)) for number, one in questions]
+    if not found:
+        raise DataError(f"{file}: want one question or more, found none")
+    return found
 
 
 @contextmanager
@@ -101,9 +167,11 @@ def _with_contexts(inputs: Iterator[TextInput], file: str, line_errors: LineErro
             yield one
 
 
-def _answers(reference: Path) -> dict[int, list[str]]:
+def _answers(reference: Path, generated: bool) -> dict[int, list[str]]:
     from heddle.data.sources import Answers
 
+    if generated:
+        return {one.line: answers for one, answers in _read(str(reference))}
     found = {}
     for number, one in enumerate(labelled_documents(str(reference), "answers"), 1):
         assert isinstance(one.label, Answers) and one.pair is not None

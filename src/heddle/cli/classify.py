@@ -1,19 +1,34 @@
-"""heddle classify: the class of each text, as JSON lines, graded against a reference."""
+"""heddle classify: the class of each text by an encoder, or few-shot by a model that writes text, as JSON lines."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heddle.cli.few_shot import (
+    Calibrate,
+    DrawSeed,
+    ExamplesFile,
+    Instruction,
+    Labels,
+    Prompted,
+    Shots,
+    Template,
+    classify_prompt,
+    texts_and_seconds,
+)
 from heddle.cli.labelled_input import TextInput, pair_up, reference_labels, run_batches, text_inputs, write_record
 from heddle.cli.line_input import LineErrors
 from heddle.cli.options import Best, Device, Model, Weights, open_model
 
 if TYPE_CHECKING:
-    from heddle.tasks.labelling import ClassifiedText, Classifier
+    from heddle.lm import LM
+    from heddle.tasks.few_shot import FewShot
+    from heddle.tasks.labelling import ClassifiedText
 
 
-def classify(
+def classify(  # noqa: PLR0913 - the options are the contract
     file: Annotated[
         str,
         typer.Argument(
@@ -25,6 +40,13 @@ def classify(
     reference: Annotated[
         Path | None, typer.Option(help="The right labels, to grade: a label per line, or a table with labels.")
     ] = None,
+    labels: Labels = None,
+    examples: ExamplesFile = None,
+    k: Shots = None,
+    seed: DrawSeed = 0,
+    calibrate: Calibrate = False,
+    template: Template = None,
+    instruction: Instruction = "",
     device: Device = "auto",
     weights: Weights = "auto",
     best: Best = False,
@@ -34,15 +56,16 @@ def classify(
     Writes JSON lines: line, text, label, probability, and the probabilities of all classes. Blank lines are skipped. A
     line that cannot be classified is reported on standard error; the exit code is then 1. A text that is longer than
     the model's context is read in windows, which are averaged. With --reference the last line has the grades.
-    """
-    from heddle.tasks.labelling import Classifier
 
+    With --labels or --examples a model that writes text is prompted (few-shot): the label with the most probability
+    after K examples and the text. Examples that do not fit into its context are left out whole, with a notice.
+    """
     line_errors, found = LineErrors(), {}
     gold = None if reference is None else reference_labels(reference)
+    prompting = classify_prompt(examples, labels, k, seed, calibrate, (template, instruction))
     with text_inputs(file, line_errors) as inputs:
-        lm = open_model(model, device, weights, best)
-        task = Classifier.of(lm.model, lm.tokenizer)
-        results = run_batches(inputs, file, line_errors, lambda batch: _run(task, batch), "classify")
+        task = _task(open_model(model, device, weights, best), prompting)
+        results = run_batches(inputs, file, line_errors, task, "classify")
         for one, result in results:
             found[one.line] = result
             pair = {} if one.pair is None else {"pair": one.pair}
@@ -52,13 +75,15 @@ def classify(
     return line_errors.code()
 
 
-def _run(task: "Classifier", batch: list[TextInput]) -> "list[ClassifiedText]":
-    from heddle.core import UsageError
+def _task(lm: "LM", prompting: "FewShot | None") -> "Callable[[list[TextInput]], Sequence[ClassifiedText]]":
+    """Return what classifies the texts of a batch."""
+    from heddle.tasks.few_shot import FewShotClassifier
+    from heddle.tasks.labelling import Classifier
 
-    paired = [one.pair for one in batch if one.pair is not None]
-    if paired and len(paired) < len(batch):
-        raise UsageError("want a second text for each text, or for none")
-    return task.run([one.text for one in batch], paired or None)
+    if prompting is None:
+        run = Classifier.of(lm.model, lm.tokenizer).run
+        return lambda batch: run(*texts_and_seconds(batch))
+    return Prompted(lambda pairs: FewShotClassifier.of(lm.model, lm.tokenizer, prompting, pairs).run, prompting, "pair")
 
 
 def _grades(found: "list[ClassifiedText]", gold: list[tuple[str, ...]]) -> dict[str, object]:

@@ -44,6 +44,10 @@ def compare(  # noqa: PLR0913 - one for each option
             min=1, help="Runs side by side. Default: one on a GPU, where their time is measured, else one a core."
         ),
     ] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option("--at-once", min=1, help="How many processes train at once; the others compile. Default: all."),
+    ] = None,
     executor: Annotated[str, typer.Option(help="Where runs train: local or ray.")] = "local",
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Stop after this time. Runs under way are saved, and go on next time.")
@@ -71,15 +75,15 @@ def compare(  # noqa: PLR0913 - one for each option
 
     typed = [target, *(words or []), *([] if controls else ["--no-controls"])]
     if report and Path(target).is_dir():
-        out, typed = Path(target), _typed_before(Path(target))
+        out, typed = Path(target), typed_before(Path(target))
     given = [word for word in typed if not word.startswith("--")]
     suite = configure(given[0], given[1:])
     folder, controls = out or Path("comparisons") / suite.name, "--no-controls" not in typed
     if report:
         compared = load_comparison(suite, folder, controls)
     else:
-        options = Options(executor, processes, controls, minutes, whole, again, pilot)
-        with _watching(folder, typed) as watcher:
+        options = Options(executor, processes, controls, minutes, whole, again, pilot, at_once)
+        with watching(folder, typed) as watcher:
             compared = run_suite(suite, folder, options, watcher)
     page = write_report(compared, shlex.join(["heddle", "compare", *typed]))
     show_verdicts(compared)
@@ -95,7 +99,7 @@ def configure(target: str, words: list[str]) -> "Suite":
     return with_settings(choose_suite(target, [word for word in words if "=" not in word]), settings)
 
 
-def _typed_before(folder: Path) -> list[str]:
+def typed_before(folder: Path) -> list[str]:
     """Return the words with which the comparison of a folder was asked for."""
     from heddle.core import UsageError
     from heddle.core.system import read_text
@@ -116,7 +120,7 @@ def _list_suites() -> None:
 
 
 @contextlib.contextmanager
-def _watching(folder: Path, typed: list[str]) -> "Iterator[Watcher]":
+def watching(folder: Path, typed: list[str]) -> "Iterator[Watcher]":
     """Show lines and a bar while a comparison runs; after SIGTERM runs are saved, as after Ctrl-C."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -134,10 +138,12 @@ def _watching(folder: Path, typed: list[str]) -> "Iterator[Watcher]":
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("", total=None)
+            written: list[str] = []
 
             def print_line(text: str) -> None:
-                if not (folder / COMMAND).exists():  # the folder is there and locked by now
-                    write_text(folder / COMMAND, shlex.join(typed))
+                if not written:  # the folder is there and locked by now
+                    written.append(shlex.join(typed))
+                    write_text(folder / COMMAND, written[0])
                 console.print(text, highlight=False, markup=False, soft_wrap=True)
 
             def on_standing(now: Standing) -> None:

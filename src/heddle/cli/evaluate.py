@@ -3,11 +3,24 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heddle.cli.evaluation_table import EVALUATIONS
+from heddle.cli.few_shot import (
+    Calibrate,
+    DrawSeed,
+    ExamplesFile,
+    Instruction,
+    Labels,
+    PromptOptions,
+    Shots,
+    Template,
+)
 from heddle.cli.line_input import BAD_LINES
 from heddle.cli.options import Best, Device, Json, Model, Weights, open_model
 from heddle.cli.terminal import note, print_message, write
@@ -17,20 +30,42 @@ if TYPE_CHECKING:
     from heddle.data.sources import CorpusConfig, Document, DocumentCounter, EncodedDocument
     from heddle.lm import LM
     from heddle.tasks.evaluation import EvaluationTask
+    from heddle.tasks.few_shot import FewShot
     from heddle.tasks.scoring import Evaluation
 
-EVALUATIONS = "evaluations.jsonl"  # in the folder of a run
+MEASURES = {
+    "log-likelihood": ", the end of each document counted",
+    "pseudo-log-likelihood": ", each masked in turn (pseudo-log-likelihood)",
+    "teacher-forced": " of the targets, their ends counted (teacher-forced)",
+}
 
 
 def evaluate(  # noqa: PLR0913 - the options are the contract
+    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="With --table: the runs.")] = None,
     model: Model = None,
     data: Annotated[
         str | None, typer.Option(help="A text or prepared data. Default: the held-out data of the run.")
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="A task to grade on --data: classify, tag, answer, summarize, blimp, or your own (--use)."),
+        typer.Option(
+            help="A task to grade on --data: classify, tag, answer, summarize, blimp, dialogue, next_sentence, "
+            "webquestions, naturalstories, masked_words, or your own (--use)."
+        ),
     ] = None,
+    labels: Labels = None,
+    examples: ExamplesFile = None,
+    k: Shots = None,
+    seed: DrawSeed = 0,
+    calibrate: Calibrate = False,
+    template: Template = None,
+    instruction: Instruction = "",
+    limit: Annotated[
+        int | None, typer.Option(help="At most so many documents, or examples evenly spaced over all of a task's.")
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Show what runs have kept of earlier evaluations on tasks, side by side.")
+    ] = False,
     window: Annotated[int | None, typer.Option(help="Sliding window in tokens. Default: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Stride of the window in tokens. Default: half a window.")] = None,
     carry: Annotated[
@@ -43,30 +78,101 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
 ) -> int:
     """Measure loss, perplexity and bits per byte on held-out text, or with --task the metrics of a task.
 
-    Documents that cannot be read are reported on standard error and left out; the exit code is then 1. Metrics of a
-    task have 95 % intervals by bootstrap, and a run keeps them in evaluations.jsonl.
+    An encoder is measured by pseudo-log-likelihood, each token masked in turn; an encoder-decoder on targets given
+    their sources (teacher-forced). Documents that cannot be read are reported on standard error and left out; the exit
+    code is then 1. Metrics of a task have 95 % intervals by bootstrap, and a run keeps them in evaluations.jsonl. With
+    --labels or --examples a model that writes text is prompted (few-shot) for the tasks classify, answer and
+    webquestions.
     """
+    from heddle.cli.evaluation_table import show_table
+
+    if table or runs:
+        return show_table(runs or [], table, json_)
+    _check_limit(limit)
+    prompt = PromptOptions(labels, examples, k, seed, calibrate, template, instruction)
+    if task is not None:
+        chosen = _check_task(task, data, {"window": window, "stride": stride, "carry": carry or None})
+        prompting = prompt.for_task(chosen)
+        lm = open_model(model, device, weights, best)
+        return _grade(chosen, lm, str(data), GradeOptions(prompting, prompt.record(prompting), limit, json_))
+    prompt.refuse("--task")
+    return _measure(open_model(model, device, weights, best), data, limit, (window, stride, carry), json_)
+
+
+def _check_limit(limit: int | None) -> None:
+    from heddle.core import check_at_least
+
+    if limit is not None:
+        check_at_least(1, limit=limit)
+
+
+def _measure(
+    lm: "LM", data: str | None, limit: int | None, reading: tuple[int | None, int | None, bool], as_json: bool
+) -> int:
+    """Measure a model on held-out text; `reading`: window, stride, and whether the state is carried."""
     from heddle.data.sources import DocumentCounter
     from heddle.tasks.scoring import evaluate as measure
     from heddle.tasks.scoring import evaluate_chats
 
-    if task is not None:
-        chosen = _check_task(task, data, {"window": window, "stride": stride, "carry": carry or None})
-        return _grade(chosen, open_model(model, device, weights, best), str(data), json_)
-    lm, counter = open_model(model, device, weights, best), DocumentCounter()
+    counter = DocumentCounter()
     corpus = _corpus(lm, data)
-    kept = None if corpus is None or data is not None else _kept(lm, corpus)
-    if kept is not None:
-        found = measure(lm.model, lm.tokenizer, kept, window, stride, carry)
+    kept = None if corpus is None or data is not None or lm.model.reads_source else _kept(lm, corpus)
+    if lm.model.reads_source:
+        _refuse_reading(reading)
+        found = _measure_pairs(lm, islice(_pairs(corpus, data, counter), limit))
+    elif kept is not None:
+        found = measure(lm.model, lm.tokenizer, _limited(kept, limit), *reading)
     elif corpus is not None and corpus.chats:
-        found = evaluate_chats(lm.model, lm.tokenizer, _chats(lm, corpus, counter, data), window, stride, carry)
+        found = evaluate_chats(lm.model, lm.tokenizer, islice(_chats(lm, corpus, counter, data), limit), *reading)
     else:
-        found = measure(lm.model, lm.tokenizer, _texts(lm, corpus, data, counter), window, stride, carry)
-    if json_:
+        found = measure(lm.model, lm.tokenizer, _limited(_texts(lm, corpus, data, counter), limit), *reading)
+    if as_json:
         write(json.dumps(found.plain()))
     else:
         _show(found)
     return _report_skipped(counter, own=data is None)
+
+
+def _measure_pairs(lm: "LM", pairs: "Iterator[tuple[str, str]]") -> "Evaluation":
+    from heddle.core import UsageError
+    from heddle.models.networks import EncoderDecoder, require
+    from heddle.tasks.scoring import evaluate_pairs
+
+    model = require(lm.model, EncoderDecoder, UsageError("evaluate: want an encoder-decoder for pairs"))
+    return evaluate_pairs(model, lm.tokenizer, pairs)
+
+
+def _refuse_reading(reading: tuple[int | None, int | None, bool]) -> None:
+    from heddle.core import UsageError
+
+    for name, value in zip(("window", "stride", "carry"), reading, strict=True):
+        if value:
+            raise UsageError(f"--{name} has no effect on an encoder-decoder, which reads each pair whole")
+
+
+def _limited(texts: "Iterator[str] | Shards", limit: int | None) -> "Iterator[str] | Shards":
+    """Return at most so many texts."""
+    from heddle.core import UsageError
+    from heddle.data.shards import Shards
+
+    if limit is None:
+        return texts
+    if isinstance(texts, Shards):
+        raise UsageError("--limit has no effect on prepared data")
+    return islice(texts, limit)
+
+
+def _pairs(corpus: "CorpusConfig | None", data: str | None, counter: "DocumentCounter") -> "Iterator[tuple[str, str]]":
+    """Yield the sources and targets to measure an encoder-decoder on."""
+    from heddle.core import DataError
+
+    if corpus is None or corpus.prepared is not None:
+        raise DataError(f"{data}: want files of pairs for an encoder-decoder, found prepared data")
+    for document in corpus.held_out(counter) if data is None else _read(corpus, data, counter):
+        if document.target is None:
+            want = "a source and its target, since the model is an encoder-decoder"
+            raise DataError(f"{document.origin}: want {want}, found one text; translate --reference grades two files")
+        yield document.text, document.target
 
 
 def _check_task(task: str, data: str | None, given: dict[str, object]) -> "EvaluationTask":
@@ -85,19 +191,31 @@ def _check_task(task: str, data: str | None, given: dict[str, object]) -> "Evalu
     return chosen
 
 
-def _grade(task: "EvaluationTask", lm: "LM", data: str, as_json: bool) -> int:
+@dataclass(frozen=True)
+class GradeOptions:
+    """How a model is graded: its prompt, that as plain data, the most examples, and whether JSON is written."""
+
+    prompting: "FewShot | None"
+    prompt: dict[str, object]
+    limit: int | None
+    as_json: bool
+
+
+def _grade(task: "EvaluationTask", lm: "LM", data: str, options: GradeOptions) -> int:
     """Grade a model on a task; show the metrics and keep them with the run."""
     from heddle.tasks.evaluation import GradedModel, run_task
 
-    found = run_task(task, GradedModel(lm.model, lm.tokenizer, lm.origin.settings), data)
-    if as_json:
-        write(json.dumps(found.plain()))
+    graded = GradedModel(lm.model, lm.tokenizer, lm.origin.settings, options.prompting)
+    found = run_task(task, graded, data, limit=options.limit)
+    record = found.plain() | ({"prompt": options.prompt} if options.prompt else {})
+    if options.as_json:
+        write(json.dumps(record))
     else:
         for name, value in found.metrics.items():
             low, high = found.intervals[name]
             print_message(f"{name:<16} {value:.4f}  [{low:.4f}, {high:.4f}]")
         print_message(f"{'graded on':<16} {found.examples:,} examples of {data}")
-    _keep(lm, {**found.plain(), "data": str(Path(data).absolute())})
+    _keep(lm, {**record, "data": str(Path(data).absolute())})
     return 0
 
 
@@ -112,7 +230,7 @@ def _keep(lm: "LM", record: dict[str, object]) -> None:
 
 
 def _show(found: "Evaluation") -> None:
-    print_message(f"loss             {found.loss:.4f} nats per token, the end of each document counted")
+    print_message(f"loss             {found.loss:.4f} nats per token{MEASURES[found.measure]}")
     print_message(f"perplexity       {found.perplexity:.6g} per token, {found.word_perplexity:.6g} per word")
     print_message(f"bits per byte    {found.bits_per_byte:.4f}")
     print_message(
@@ -123,7 +241,9 @@ def _show(found: "Evaluation") -> None:
         share = f"{found.unknown:,} tokens, {found.unknown / found.tokens:.2%} of all"
         hidden = f"bits per byte counts 8 for each of the {found.lost:,} bytes they hide"
         print_message(f"unknown          {share}; {hidden}")
-    if found.window is None:
+    if found.measure == "teacher-forced":
+        print_message("read             each target whole, given its source")
+    elif found.window is None:
         print_message("read in order    the state carried from document to document")
     else:
         print_message(f"sliding window   {found.window} tokens, stride {found.stride}")
@@ -152,6 +272,7 @@ def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":
             raise ConfigError("data", want="a path, since the model does not name its training data", got=None)
         return decode(CorpusConfig, lm.origin.settings["data"], "data")
     source = source_for(data)
+    source = source.resolve("target") if lm.model.reads_source else source
     return None if isinstance(source, PreparedSource) else CorpusConfig(sources=(source,))
 
 

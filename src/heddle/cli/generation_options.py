@@ -77,6 +77,9 @@ Frequency = Annotated[
     float | None,
     typer.Option(help="Frequency penalty: subtracted from the logit once per time the token was generated."),
 ]
+NoRepeatNgram = Annotated[
+    int | None, typer.Option(help="N-gram blocking: n-grams of N tokens, the prompt's included, occur only once.")
+]
 Bias = Annotated[
     list[str] | None,
     typer.Option(metavar="TOKEN=NUMBER", help="Logit bias: added to the logit of a token; -inf bans it. Repeatable."),
@@ -93,6 +96,14 @@ Groups = Annotated[int | None, typer.Option(help="With --beams: number of groups
 Diversity = Annotated[
     float | None,
     typer.Option(help="With --groups: penalty per earlier group that chose the same token in this step."),
+]
+EarlyStop = Annotated[
+    str | None,
+    typer.Option(
+        "--early-stopping",
+        metavar="WHEN",
+        help="With --beams: end when as many texts ended (full), when none is better now (heuristic), or never early.",
+    ),
 ]
 Seed = Annotated[
     int | None,

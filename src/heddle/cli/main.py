@@ -29,7 +29,10 @@ from heddle.cli.help import help_
 from heddle.cli.list import list_
 from heddle.cli.plot import plot
 from heddle.cli.rescore import rescore
+from heddle.cli.retrieve import retrieve
+from heddle.cli.scale import scale
 from heddle.cli.score import score
+from heddle.cli.serve import serve
 from heddle.cli.show import show
 from heddle.cli.summarize import summarize
 from heddle.cli.tag import tag
@@ -100,10 +103,13 @@ app.command("tag")(tag)
 app.command("answer")(answer)
 app.command("embed")(embed)
 app.command("fill")(fill)
+app.command("retrieve")(retrieve)
 app.command("show")(show)
 app.command("explain")(explain)
+app.command("serve")(serve)
 app.command("check")(check)
 app.command("compare")(compare)
+app.command("scale")(scale)
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -55,6 +55,21 @@ def counted(name: str, console: "Console") -> "Iterator[ProgressCallback]":
         yield passed
 
 
+@contextmanager
+def stepped(name: str, console: "Console") -> Iterator[Callable[[int, int], None]]:
+    """Yield a function to call after each of a known number of steps; no bar without a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+
+        def passed(done: int, total: int) -> None:
+            for task in bar.task_ids or [bar.add_task(name)]:
+                bar.update(task, completed=done, total=total)
+
+        yield passed
+
+
 def count_lines(file: str) -> int:
     """Count lines, of which the last may have no end."""
     count, last = 0, b"\n"

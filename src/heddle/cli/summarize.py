@@ -32,6 +32,10 @@ def summarize(  # noqa: PLR0913 - the options are the contract
     length_penalty: Annotated[
         float | None, typer.Option(help="Rank beams by log-probability divided by length to this power.")
     ] = None,
+    no_repeat_ngram: Annotated[
+        int | None,
+        typer.Option(help="N-grams of N tokens occur once in a summary. Default: the model's own, or 0."),
+    ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(help="Maximum number of new tokens per window. Default: the model's own, or 128.")
     ] = None,
@@ -60,7 +64,7 @@ def summarize(  # noqa: PLR0913 - the options are the contract
     found: dict[int, str] = {}
     gold = None if reference is None else _references(reference)
     options: GenerationOptions = {"beams": beams, "length_penalty": length_penalty}
-    options |= {"max_tokens": max_tokens, "min_tokens": min_tokens}
+    options |= {"max_tokens": max_tokens, "min_tokens": min_tokens, "no_repeat_ngram": no_repeat_ngram}
     with _texts(file, whole, line_errors) as inputs:
         lm = open_model(model, device, weights, best)
         task = summarizer(lm.model, lm.tokenizer, lm.origin.settings, options, batch)

@@ -1,5 +1,6 @@
 """heddle train: a recipe, a config file, or a run to resume."""
 
+import contextlib
 from pathlib import Path
 
 from heddle.cli.annotate import annotated_yaml
@@ -7,7 +8,9 @@ from heddle.cli.console import steady_console
 from heddle.cli.precheck import SEVERAL, split_target
 from heddle.cli.reporter import ConsoleReporter
 from heddle.cli.terminal import write
+from heddle.core import HeddleError
 from heddle.core.system import parse_overrides
+from heddle.data.sources import CorpusConfig
 from heddle.models.networks import AutoregressiveModel
 from heddle.recipes import RECIPES
 from heddle.tasks.generation import sample_writer
@@ -43,6 +46,15 @@ def _ending(done: TrainedRun) -> str:
         return f"stopped at step {done.step}: {done.stopped}; resume with: heddle train {done.folder}"
     if (command := done.config.objective.command()) is not None:
         return f"done: {done.step} steps. Try: heddle {command} FILE -m {done.folder}"
+    if done.config.rows.paired and _edits(done.config.data):
+        return f"done: {done.step} steps. Try: heddle retrieve INDEX - --edit {done.folder}"
     verb = "translate -" if done.config.rows.paired else "chat" if done.config.data.chats else GENERATE
     more = f" Try: heddle {verb} -m {done.folder}" if isinstance(done.model, AutoregressiveModel) else ""
     return f"done: {done.step} steps.{more}"
+
+
+def _edits(data: CorpusConfig) -> bool:
+    """Tell whether a corpus of pairs has prototypes; one whose text is gone is taken as it is."""
+    with contextlib.suppress(HeddleError):
+        data = data.resolve("target")
+    return data.edits

@@ -4,7 +4,8 @@ The search for a rate is by successive halving (Jamieson & Talwalkar 2016): all 
 seed of its own, then the best one in full. It reads the validation rows; verdicts are about the test rows.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,3 +119,15 @@ def best_rate(search: list[PlannedRun], results: Mapping[str, Result]) -> float 
     losses = {factor: results[run.key].loss_valid for factor, run in zip(RATES, search, strict=True)}
     known = {factor: loss for factor, loss in losses.items() if loss is not None}
     return min(known, key=lambda factor: known[factor]) if known else None
+
+
+def rate_losses(plan: Plan, results: Iterable[Result]) -> dict[str, list[float]]:
+    """Return the validation losses of each search by variant, in the order of the rates; infinite: failed."""
+    found = {(one.variant, one.arm): one for one in results}
+    arms = [f"{RATE} x {factor:g}" for factor in RATES]
+    losses = {}
+    for variant, _ in plan.variants:
+        runs = [found[variant.name, arm] for arm in arms if (variant.name, arm) in found]
+        if len(runs) == len(arms):
+            losses[variant.name] = [math.inf if run.loss_valid is None else run.loss_valid for run in runs]
+    return losses

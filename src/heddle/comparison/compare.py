@@ -13,10 +13,22 @@ import torch
 
 from heddle.comparison.arms import RATE, StepTimes, check_times, next_runs
 from heddle.comparison.estimate import announce, expected_seconds
-from heddle.comparison.execution import EXECUTORS, RUNS, Group, Job, Ledger, Limit, Result, remove_checkpoints
+from heddle.comparison.execution import (
+    EXECUTORS,
+    RUNS,
+    Group,
+    Job,
+    Ledger,
+    Limit,
+    Result,
+    Turns,
+    keep_log,
+    remove_checkpoints,
+)
 from heddle.comparison.pilot import measure_speeds
 from heddle.comparison.plan import (
     CONTROL_SAME,
+    CONTROLS,
     TOKENS,
     Hashes,
     Plan,
@@ -53,6 +65,7 @@ class Options:
 
     executor: where runs train: local or ray.
     processes: how many side by side; None: one on a GPU, where time is measured, else one for each core.
+    at_once: how many of them train at once, while the others compile; None: all.
     controls: whether the two controls are trained too.
     minutes: how long to work at most; runs under way are then saved, and go on next time.
     whole: start only runs that are expected to end within the minutes.
@@ -67,6 +80,7 @@ class Options:
     whole: bool = False
     again: bool = False
     pilot: bool = False
+    at_once: int | None = None
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -76,6 +90,11 @@ class Options:
     def side_by_side(self) -> int:
         """Return how many runs train at once."""
         return self.processes or (1 if torch.cuda.is_available() else usable_cores())
+
+    @property
+    def turns(self) -> int:
+        """Return how many runs train at once where that is fewer than there are processes; 0: all do."""
+        return 0 if self.at_once is None or self.at_once >= self.side_by_side else self.at_once
 
 
 @dataclass(frozen=True)
@@ -133,7 +152,7 @@ class _Queue:
         if self.options.again:
             self.ledger.forget_failed()
         if self.options.pilot:
-            measure_speeds(self.plan, self.folder, self.options.side_by_side, limit, self.watcher.message)
+            measure_speeds(self.plan.configs(), self.folder, self.options.side_by_side, limit, self.watcher.message)
         self._announce()
         while (left := self._left()) and not limit.is_over():
             before = len(left)
@@ -181,11 +200,12 @@ class _Queue:
             self.watcher.message(f"time: {about}, {many} at a time")
 
     def _train(self, left: Sequence[PlannedRun], limit: Limit) -> None:
-        jobs = {run.key: self._job(run) for run in left}
+        jobs = {run.key: self._job(run, limit) for run in left}
         total = len(self._runs())
         state = {"reported": 0.0, "done": total - len(left)}
 
         def on_result(result: Result) -> None:
+            keep_log(self.folder, jobs[result.key])
             self.ledger.add(result)
             state["done"] += 1
             self._report(result, f"[{state['done']:.0f}/{total}]")
@@ -202,14 +222,20 @@ class _Queue:
                 remove_checkpoints(job)
         waiting = [job for key, job in jobs.items() if key not in self.ledger.results]
         executor = EXECUTORS[self.options.executor](self.options.side_by_side)
-        executor.run(groups(waiting), limit, on_result, on_progress)
+        executor.run(self._in_order(waiting), limit, on_result, on_progress)
 
     def _report(self, result: Result, number: str) -> None:
         figure = f"loss {result.loss:.4f}" if result.status == "done" else f"{result.status}: {result.reason}"
         about = f"{result.variant}, seed {result.seed}, {result.arm}"
         self.watcher.message(f"{number} {about}: {figure}, {in_words(result.wall_s)}")
 
-    def _job(self, run: PlannedRun) -> Job:
+    def _in_order(self, jobs: Sequence[Job]) -> list[Group]:
+        """Return the runs by variant: what is built from the base as it is, then the longest, lest one ends late."""
+        first = (self.plan.suite.base_name, *CONTROLS)
+        found = groups(jobs)
+        return sorted(found, key=lambda group: (group[0].names["variant"] not in first, -group[0].cost))
+
+    def _job(self, run: PlannedRun, limit: Limit) -> Job:
         hashes = self.plan.hashes
         names = {
             "suite": self.plan.suite.name, "variant": run.variant, "config_hash": run.config_hash,
@@ -219,7 +245,9 @@ class _Queue:
         config = encode(run.config)
         assert isinstance(config, dict)
         place = (self.folder / "runs" / run.key).resolve()
-        return Job(place, config, names, (*run.config.use, *own_code(run.config)), run.cost, self.options.side_by_side)
+        turns = Turns(str((self.folder / "turns").resolve()), self.options.turns, limit.until)
+        use = (*run.config.use, *own_code(run.config))
+        return Job(place, config, names, use, run.cost, self.options.side_by_side, turns)
 
 
 def groups(jobs: Sequence[Job]) -> list[Group]:

@@ -50,7 +50,7 @@ def expected_seconds(
             total += seconds * run.config.training.steps
             continue
         if pace is None:
-            pace = _pace(results) or _measured_pace(left[0])
+            pace = _pace(results) or _pilot_pace(left, times) or _measured_pace(left[0])
         if pace is None:
             return None
         total += pace * run.cost
@@ -61,6 +61,13 @@ def _pace(results: Mapping[str, Result]) -> float | None:
     """Return the seconds of a FLOP in runs that are done."""
     known = [one for one in results.values() if one.status == "done" and one.gpu_s]
     return statistics.median((one.gpu_s or 0.0) / (one.tokens * one.flops_token) for one in known) if known else None
+
+
+def _pilot_pace(left: Sequence[PlannedRun], times: StepTimes) -> float | None:
+    """Return the seconds of a FLOP in the steps that the pilot has timed."""
+    known = [(times.find(run.config), run) for run in left]
+    paces = [step * run.config.training.steps / run.cost for step, run in known if step is not None]
+    return statistics.median(paces) if paces else None
 
 
 def _measured_pace(run: PlannedRun) -> float | None:

@@ -1,6 +1,6 @@
 """The pilot of a comparison: the speed of every variant, measured one at a time, in pilot.json."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,21 +9,23 @@ import torch
 
 from heddle.comparison.arms import PILOT, StepTimes
 from heddle.comparison.execution import Job, Limit, StepSpeed, measure_in_waves
-from heddle.comparison.plan import Plan, config_hash, own_code
+from heddle.comparison.plan import config_hash, own_code
 from heddle.core import encode, replace
 from heddle.core.system import parse_json, read_text, write_json
+from heddle.training import RunConfig
 
 
-def measure_speeds(plan: Plan, folder: Path, processes: int, limit: Limit, report: Callable[[str], None]) -> None:
+def measure_speeds(
+    configs: Mapping[str, RunConfig], folder: Path, processes: int, limit: Limit, report: Callable[[str], None]
+) -> None:
     """Measure the variants that pilot.json does not have yet; it grows variant by variant."""
     path, known = folder / PILOT, StepTimes.read(folder)
     steps: dict[str, Any] = parse_json(read_text(path), str(path))["steps"] if path.exists() else {}
     jobs = {
-        variant.name: _job(replace(config, name="run"), folder, processes)
-        for variant, config in plan.variants
+        name: _job(replace(config, name="run"), folder, processes)
+        for name, config in configs.items()
         if known.find(config) is None
     }
-    configs = plan.configs()
 
     def on_speed(name: str, speed: StepSpeed) -> None:
         steps[config_hash(configs[name])] = {"variant": name} | asdict(speed)

@@ -90,7 +90,7 @@ class Plan:
         changes, cost = tuple(describe(self.base, config)), run_flops(config, steps)
         found = []
         for seed in seeds:
-            full = _of_seed(config, steps, seed)
+            full = run_of_seed(config, steps, seed)
             name = config_hash(full)
             parts = [name, self.hashes.data, self.hashes.valid, str(seed), arm.replace(" ", ""), str(steps)]
             weights = [] if config.weight_seed is None else [f"w{full.weight_seed}"]
@@ -101,7 +101,13 @@ class Plan:
 
 def prepare_base(suite: Suite, folder: Path) -> tuple[RunConfig, Prepared]:
     """Tokenize the data once for all runs; return the base on it, with its model written out for this vocabulary."""
-    config = suite.base.absolute()
+    config, ready = prepare_data(suite.base, folder)
+    return replace(config, model=resolve_model(config, ready.load_tokenizer().vocab, None)), ready
+
+
+def prepare_data(config: RunConfig, folder: Path) -> tuple[RunConfig, Prepared]:
+    """Tokenize the data of a run once; return the run on it."""
+    config = config.absolute()
     if config.data.prepared is not None:
         ready = open_prepared(config.data.prepared)
         if ready is None:
@@ -116,7 +122,7 @@ def prepare_base(suite: Suite, folder: Path) -> tuple[RunConfig, Prepared]:
         want = f"{kinds[config.rows.paired]}, because rows.kind is {config.rows.kind}"
         raise ConfigError("data", want=want, got=kinds[ready.pairs])
     data = CorpusConfig(sources=(PreparedSource(path=str(ready.folder.resolve())),))
-    return replace(config, data=data, model=resolve_model(config, ready.load_tokenizer().vocab, None)), ready
+    return replace(config, data=data), ready
 
 
 def _tokenizer(config: RunConfig) -> Tokenizer:
@@ -162,7 +168,7 @@ def _edited(variant: Variant, base: RunConfig, is_base: bool) -> RunConfig:
     return config
 
 
-def _of_seed(config: RunConfig, steps: int, seed: int) -> RunConfig:
+def run_of_seed(config: RunConfig, steps: int, seed: int) -> RunConfig:
     """Return the run of one seed, with as many validations and lines whatever its length; on a CPU with one thread.
 
     Threads would otherwise follow what other processes leave free, and the last bits with them.

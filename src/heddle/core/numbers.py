@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import types
 import typing
 from collections.abc import Callable
 from functools import cache, partial
@@ -49,14 +50,29 @@ Share = Annotated[float, check_share]
 
 
 def check_fields(config: object) -> None:
-    """Refuse fields that are outside the range of their types."""
+    """Refuse fields that are outside the range of their types; those of a tuple item by item."""
     cls: Any = type(config)
-    for name, check in _checks(cls):
-        check(**{name: getattr(config, name)})
+    for name, for_items, check in _checks(cls):
+        value = getattr(config, name)
+        if for_items and isinstance(value, tuple):
+            for number, item in enumerate(value):
+                check(**{f"{name}.{number}": item})
+        elif not for_items and not isinstance(value, tuple):
+            check(**{name: value})
 
 
 @cache
-def _checks(cls: Any) -> list[tuple[str, Callable[..., None]]]:
-    hints = [(f.name, hint) for f in dataclasses.fields(cls) for hint in (f.type, *typing.get_args(f.type))]
-    ranged = [(name, typing.get_args(hint)) for name, hint in hints if typing.get_origin(hint) is Annotated]
-    return [(name, check) for name, (_, *checks) in ranged for check in checks]
+def _checks(cls: Any) -> list[tuple[str, bool, Callable[..., None]]]:
+    """Return the checks of a config's fields: the field's name, whether it is one of a tuple's items, the check."""
+    return [(f.name, *found) for f in dataclasses.fields(cls) for found in _checks_of(f.type, for_items=False)]
+
+
+def _checks_of(hint: Any, for_items: bool) -> list[tuple[bool, Callable[..., None]]]:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return [(for_items, check) for check in inner[1:]]
+    if origin is tuple:
+        return [found for item in inner for found in _checks_of(item, for_items=True)]
+    if origin in (typing.Union, types.UnionType):
+        return [found for choice in inner for found in _checks_of(choice, for_items)]
+    return []

@@ -4,6 +4,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Ids = Int[Tensor, "batch length"]
+Vector = Float[Tensor, "batch width"]  # one for each row
 Stream = Float[Tensor, "batch length width"]
 Weights = Float[Tensor, "batch length"]
 Hidden = Float[Tensor, "... width"]
@@ -11,4 +12,17 @@ Targets = Int[Tensor, "..."]
 Losses = Float[Tensor, "..."]  # of each target
 Allowed = Bool[Tensor, "#batch #heads #query key"]
 
-__all__ = ["Allowed", "Bool", "Float", "Hidden", "Ids", "Int", "Losses", "Stream", "Targets", "Tensor", "Weights"]
+__all__ = [
+    "Allowed",
+    "Bool",
+    "Float",
+    "Hidden",
+    "Ids",
+    "Int",
+    "Losses",
+    "Stream",
+    "Targets",
+    "Tensor",
+    "Vector",
+    "Weights",
+]

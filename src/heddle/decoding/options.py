@@ -24,6 +24,7 @@ class GenerationOptions(TypedDict, total=False):
 
     max_tokens: int | None
     min_tokens: int | None
+    forced_end: bool | None  # whether the last of max_tokens tokens is the end
     samples: int | None
     seconds: float | None
     max_length_ratio: float | None
@@ -42,22 +43,25 @@ class GenerationOptions(TypedDict, total=False):
     coverage: float | None
     groups: int | None
     diversity: float | None
+    early_stopping: str | None  # never, heuristic or full
     contrast: float | None  # weight of novelty in contrastive search, among top_k candidates
     repetition: float | None
     presence: float | None
     frequency: float | None
+    no_repeat_ngram: int | None  # n-grams of so many tokens occur once in a row
     bias: Mapping[int, float] | Mapping[str, float] | None  # added to the logits of ids; -inf bans; texts: `LM` only
     strategy: DecodingStrategy | str | None  # any other decoding strategy, or the name of its kind
 
 
-LIMITS = ("max_tokens", "min_tokens", "samples", "seconds", "max_length_ratio", "logprobs", "chunk")
+LIMITS = ("max_tokens", "min_tokens", "forced_end", "samples", "seconds", "max_length_ratio", "logprobs", "chunk")
 FILTERS = ("top_k", "top_p", "min_p", "typical")
-BEAMS = ("length_penalty", "coverage", "groups", "diversity")
-PENALTIES = ("repetition", "presence", "frequency")
+BEAMS = ("length_penalty", "coverage", "groups", "diversity", "early_stopping")
+PENALTIES = ("repetition", "presence", "frequency", "no_repeat_ngram")
 STRATEGY_OPTIONS = ("temperature", "seed", "beams", "contrast", *FILTERS, *BEAMS)  # what a strategy replaces
 
-INTEGERS = ("max_tokens", "min_tokens", "samples", "logprobs", "chunk", "top_k", "seed", "beams", "groups")
-NON_NUMERIC = ("cache", "compile", "bias", "strategy")
+COUNTS = ("max_tokens", "min_tokens", "samples", "logprobs", "chunk")
+INTEGERS = (*COUNTS, "top_k", "seed", "beams", "groups", "no_repeat_ngram")
+NON_NUMERIC = ("cache", "compile", "bias", "strategy", "early_stopping", "forced_end")
 NO_OP_VALUES = {"top_p": 1, "min_p": 0, "typical": 1}  # values that turn a filter off
 
 SetOptions = dict[str, Any]  # the options that are not None
@@ -83,6 +87,8 @@ def generation_config(options: GenerationOptions) -> GenerationConfig:
             raise ConfigError(name, want="a whole number", got=value)
         if name not in NON_NUMERIC and (isinstance(value, bool) or not isinstance(value, Real)):
             raise ConfigError(name, want="a number", got=value)
+    if not isinstance(given.get("forced_end", False), bool):
+        raise ConfigError("forced_end", want="True or False", got=given["forced_end"])
     strategy, penalties = _strategy(given), {name: given[name] for name in PENALTIES if name in given}
     config = GenerationConfig(
         strategy=strategy,

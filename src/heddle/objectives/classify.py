@@ -13,7 +13,7 @@ from heddle.data.rows import Batch, check_examples
 from heddle.data.shards import ClassSet, LabelSet
 from heddle.data.sources import LabelKind
 from heddle.models.networks import Model
-from heddle.nn.ends import MultiLabelOutputConfig, OutputConfig, SequenceClassOutputConfig
+from heddle.nn.outputs import MultiLabelOutputConfig, OutputConfig, SequenceClassOutputConfig
 from heddle.nn.state import State
 from heddle.objectives.examples import ExampleObjective, Predictions, mean_by_document, row_labels, scores_of
 from heddle.objectives.objective import Loss, add_auxiliary_losses, with_predictions

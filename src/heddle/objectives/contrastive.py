@@ -10,8 +10,8 @@ from heddle.data.rows import Batch, check_examples
 from heddle.data.shards import LabelSet
 from heddle.models.networks import Encoder, Model
 from heddle.nn.attention import AttentionConfig
-from heddle.nn.ends import EmbeddingOutput, EmbeddingOutputConfig, OutputConfig
 from heddle.nn.layers import DropoutConfig
+from heddle.nn.outputs import EmbeddingOutput, EmbeddingOutputConfig, OutputConfig
 from heddle.nn.state import State
 from heddle.objectives.examples import ExampleObjective, run_examples
 from heddle.objectives.objective import Loss, add_auxiliary_losses

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heddle.core import ConfigError, Purpose, Share, fields_of, numpy_generator, part, replace
-from heddle.data.rows import Batch, TokenTraits
+from heddle.core import ConfigError, Share, fields_of, part, replace
+from heddle.data.rows import Batch, TokenTraits, row_generators
 from heddle.models.networks import EncoderDecoder, Model
 from heddle.nn.state import State
 from heddle.objectives.masked_token import MASK
@@ -97,8 +97,9 @@ class DenoisingConfig(ObjectiveConfig):
         target = np.full((len(texts), len(first) + texts.shape[1] + 1), self.end, np.int64)
         weights, lengths = np.zeros(target.shape, np.float32), np.ones(len(texts), np.int64)
         source[:, : len(opening)], target[:, : len(first)] = opening, first
-        for row, (number, real) in enumerate(zip(batch.rows.tolist(), real_lengths(batch), strict=True)):
-            draw, noisy = numpy_generator(seed, Purpose.DATA, "noise", number), texts[row, :real]
+        draws = row_generators(seed, [("noise", number) for number in batch.rows.tolist()])
+        for row, (draw, real) in enumerate(zip(draws, real_lengths(batch), strict=True)):
+            noisy = texts[row, :real]
             target[row, len(first) : len(first) + real] = noisy
             weights[row, : len(first) + real + 1] = float(real > 0)
             for noise in self.noises:

@@ -15,7 +15,7 @@ from heddle.data.rows import Batch, ExampleBatch, check_examples
 from heddle.data.shards import LabelSet
 from heddle.models.networks import Encoder, Model, NetworkConfig, require
 from heddle.nn.base import Context
-from heddle.nn.ends import OutputConfig
+from heddle.nn.outputs import OutputConfig
 from heddle.objectives.objective import ObjectiveConfig
 
 Predictions = NDArray[np.float32]

@@ -13,9 +13,9 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.core import ConfigError, Positive, Purpose, check_at_least, numpy_generator, part
+from heddle.core import ConfigError, Positive, check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.data.rows import Batch, RowsConfig, TokenTraits
+from heddle.data.rows import Batch, RowsConfig, TokenTraits, row_draws
 from heddle.models.networks import Encoder, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
@@ -24,6 +24,7 @@ from heddle.objectives.objective import (
     PURPOSES,
     Loss,
     ObjectiveConfig,
+    TokenObjective,
     add_auxiliary_losses,
     control_ids,
 )
@@ -38,7 +39,7 @@ class MaskedBatch(Batch):
 
 
 @part("masked_token")
-class MaskedTokenConfig(ObjectiveConfig):
+class MaskedTokenConfig(TokenObjective):
     """Predict hidden tokens: of those chosen, most become the mask, some any token, and the rest stay as they are.
 
     A row is hidden by its number in the whole run, so each epoch hides other tokens (dynamic masking), and resuming
@@ -122,14 +123,25 @@ class MaskedTokenConfig(ObjectiveConfig):
         if self.mask is None or self.vocab is None:
             raise ConfigError("objective.mask", "not set; call `objective.resolve(special_tokens, vocab)` first")
         inputs, real = batch.inputs.numpy().copy(), batch.weights.numpy() > 0
-        weights = np.zeros_like(batch.weights.numpy())
         never_masked = np.unique([number for number in self.never_masked or () if number < self.vocab]).astype(np.int64)
-        may = real & (inputs < self.vocab) & ~np.isin(inputs, never_masked)
-        for row, number in enumerate(batch.rows.tolist()):
-            draw = numpy_generator(seed, Purpose.DATA, "mask", *self._key(number, inputs[row]))
-            units = self._units(inputs[row], may[row], traits)
-            weights[row] = self._mask(inputs[row], may[row], units, never_masked, draw)
-        return {"inputs": torch.from_numpy(inputs), "weights": torch.from_numpy(weights), "targets": batch.inputs}
+        may = real & (inputs < self.vocab) & ~_among(inputs, never_masked, self.vocab)
+        units = self._units(inputs, may, traits)
+        places = [("mask", *self._key(number, row)) for number, row in zip(batch.rows.tolist(), inputs, strict=True)]
+        length, limit = inputs.shape[1], self.vocab - len(never_masked)
+        shares, any_token = row_draws(seed, places, 2 * length, length, limit)
+        order, fate = shares[:, :length], shares[:, length:]
+        if self.unit == "token":
+            chosen = lowest(np.where(may, order, 2.0), self._counts(may))
+        else:
+            fate = np.take_along_axis(fate, units, axis=1)
+            words = chosen_words(_sizes(units, may), order, self._counts(may))
+            chosen = may & np.take_along_axis(words, units, axis=1)
+        inputs[chosen & (fate < self.mask_share)] = self.mask
+        swapped = chosen & (fate >= self.mask_share) & (fate < self.mask_share + self.random)
+        gaps, drawn = never_masked - np.arange(len(never_masked)), any_token[swapped]
+        inputs[swapped] = drawn + np.searchsorted(gaps, drawn, side="right")  # skip those never masked
+        weights = torch.from_numpy(chosen.astype(np.float32))
+        return {"inputs": torch.from_numpy(inputs), "weights": weights, "targets": batch.inputs}
 
     def _key(self, number: int, tokens: NDArray[Any]) -> tuple[int | str, ...]:
         """Return what the noise of a row depends on: its number or, of static masks, its text and which mask it is."""
@@ -140,37 +152,16 @@ class MaskedTokenConfig(ObjectiveConfig):
     def _units(self, tokens: NDArray[Any], may: NDArray[np.bool_], traits: TokenTraits | None) -> NDArray[np.int64]:
         """Return the number of the unit that each token belongs to: its own, or its word's."""
         if self.unit == "token":
-            return np.arange(len(tokens))
+            return np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
         if traits is None:
             raise ConfigError("objective.unit", want="token, where no tokenizer says where words begin", got=self.unit)
         starts = traits.word_starts(tokens)
-        starts[1:] |= may[1:] != may[:-1]  # control tokens and padding are apart
-        return np.cumsum(starts) - 1
+        starts[:, 1:] |= may[:, 1:] != may[:, :-1]  # control tokens and padding are apart
+        return starts.cumsum(axis=1) - 1
 
-    def _mask(
-        self,
-        tokens: NDArray[Any],
-        may: NDArray[np.bool_],
-        units: NDArray[np.int64],
-        never_masked: NDArray[np.int64],
-        draw: np.random.Generator,
-    ) -> NDArray[np.bool_]:
-        """Hide some tokens of one row in place, of those that may be hidden; return which."""
-        assert self.vocab is not None
-        order, fate = draw.random(len(tokens)), draw.random(len(tokens))[units]
-        any_token = draw.integers(self.vocab - len(never_masked), size=len(tokens))
-        gaps = never_masked - np.arange(len(never_masked))
-        any_token += np.searchsorted(gaps, any_token, side="right")  # skip those never masked
-        count = self.count(int(may.sum()))
-        if self.unit == "token":
-            chosen = np.zeros(len(tokens), bool)
-            chosen[np.where(may, order, 2.0).argsort()[:count]] = True
-        else:
-            chosen = may & chosen_words(np.bincount(units[may], minlength=len(tokens)), order, count)[units]
-        tokens[chosen & (fate < self.mask_share)] = self.mask
-        swapped = chosen & (fate >= self.mask_share) & (fate < self.mask_share + self.random)
-        tokens[swapped] = any_token[swapped]
-        return chosen
+    def _counts(self, may: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return how many tokens of each row are masked, of those that may be."""
+        return np.array([self.count(tokens) for tokens in may.sum(axis=1).tolist()])
 
     def count(self, tokens: int) -> int:
         """Return how many of `tokens` are masked: at least one, if there is one."""
@@ -195,8 +186,21 @@ class MaskedTokenConfig(ObjectiveConfig):
         model = self.checked_model(model)
         if not isinstance(batch, MaskedBatch):
             raise ConfigError("batch", want="one with hidden tokens, made by `prepare`", got=type(batch).__name__)
-        x, ctx = model.run(batch.inputs, Context(documents=batch.documents, positions=batch.positions))
+        x, ctx = self.read(model, batch)
         return add_auxiliary_losses(model, self.hidden_loss(model, x, batch, ctx), batch)
+
+    def read(self, model: Model, batch: Batch) -> tuple[Stream, Context]:
+        ctx = Context(documents=batch.documents, positions=batch.positions)
+        return self.checked_model(model).run(batch.inputs, ctx)
+
+    def loss_from_hidden(self, model: Model, hidden: Stream, batch: Batch, ctx: Context) -> Tensor:
+        return self.hidden_loss(self.checked_model(model), hidden, batch, ctx)
+
+    def logits_function(self, model: Model) -> Callable[[Tensor], Tensor]:
+        return partial(self.checked_model(model).output(self.output).scores, ctx=Context())
+
+    def target_share(self, length: int) -> float:
+        return self.count(length) / length
 
     def hidden_places(self, batch: Batch) -> Int[Tensor, "batch hidden"]:
         """Return the places of the hidden tokens of each row, filled up with others to one number."""
@@ -213,14 +217,34 @@ class MaskedTokenConfig(ObjectiveConfig):
         return model.output(self.output).weighted_nll(vectors, targets, weights, ctx)
 
 
-def chosen_words(sizes: NDArray[np.int64], order: NDArray[np.float64], budget: int) -> NDArray[np.bool_]:
-    """Choose words in an order until their sizes fill the budget; one that no longer fits is passed over."""
-    chosen = np.zeros(len(sizes), bool)
-    words = np.flatnonzero(sizes)
-    for word in words[order[words].argsort()].tolist():
-        if not budget:
+def lowest(order: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Choose as many of each row as are counted: those that come first in an order."""
+    bounds = np.take_along_axis(np.sort(order, axis=1), np.maximum(counts - 1, 0)[:, None], axis=1)
+    return np.asarray((order <= bounds) & (counts > 0)[:, None])
+
+
+def chosen_words(sizes: NDArray[np.int64], order: NDArray[np.float64], budgets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Choose words of each row in an order until their sizes fill its budget; one too large is passed over."""
+    chosen, left, rows = np.zeros(sizes.shape, bool), budgets.copy(), np.arange(len(sizes))
+    ranked = np.where(sizes > 0, order, 2.0).argsort(axis=1)
+    for word in ranked.T:
+        size = sizes[rows, word]
+        fits = (size > 0) & (size <= left)
+        chosen[rows[fits], word[fits]] = True
+        left -= np.where(fits, size, 0)
+        if not (left > 0).any():
             break
-        if sizes[word] <= budget:
-            chosen[word] = True
-            budget -= int(sizes[word])
     return chosen
+
+
+def _sizes(units: NDArray[np.int64], may: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Count the tokens of each unit of each row that may be masked."""
+    flat = (units + np.arange(len(units))[:, None] * units.shape[1])[may]
+    return np.bincount(flat, minlength=units.size).reshape(units.shape)
+
+
+def _among(tokens: NDArray[Any], ids: NDArray[np.int64], vocab: int) -> NDArray[np.bool_]:
+    """Tell which tokens are among a few ids; one beyond the vocabulary is none of them."""
+    table = np.zeros(vocab + 1, bool)
+    table[ids] = True
+    return np.asarray(table[np.minimum(tokens, vocab)])

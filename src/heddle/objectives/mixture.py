@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, Purpose, Share, numpy_generator, part, replace, settings, within
-from heddle.data.rows import Batch, RowsConfig, TokenTraits
+from heddle.core import Config, ConfigError, Share, part, replace, settings, within
+from heddle.data.rows import Batch, RowsConfig, TokenTraits, row_draws
 from heddle.models.networks import EncoderDecoder, Model
 from heddle.nn.state import State
 from heddle.objectives.objective import Coefficient, Loss, ObjectiveConfig, require_encoder_decoder, sequence_loss
@@ -110,8 +110,8 @@ class MixtureConfig(ObjectiveConfig):
             raise ConfigError("objective.modes", want="ids, which `resolve` fills in", got=None)
         weights = np.array([one.weight for one in self.objectives])
         edges = np.cumsum(weights) / weights.sum()
-        coins = [numpy_generator(seed, Purpose.DATA, "mixture", number).random() for number in batch.rows.tolist()]
-        chosen = np.minimum(np.searchsorted(edges, coins, side="right"), len(edges) - 1)
+        coins, _ = row_draws(seed, [("mixture", number) for number in batch.rows.tolist()], 1)
+        chosen = np.minimum(np.searchsorted(edges, coins[:, 0], side="right"), len(edges) - 1)
         made = {number: each[number](_take(batch, chosen == number)) for number in np.unique(chosen).tolist()}
         sizes = self.side_lengths(batch.targets.shape[1])
         return _joined(batch, chosen, made, sizes, [self._mode(one.mode) for one in self.objectives])

@@ -41,6 +41,9 @@ class Loss:
     predictions: Tensor | None = None  # of each row, in validation; `ObjectiveConfig.metrics` grades them
 
 
+LossFunction = Callable[[Model, Batch, State | None, Tensor | None], Loss]  # as `ObjectiveConfig.__call__` is
+
+
 class ObjectiveConfig(Config, ABC):
     """What a model is trained to do."""
 
@@ -52,6 +55,8 @@ class ObjectiveConfig(Config, ABC):
     verb: ClassVar[str | None] = None  # the command that uses a model trained so, where it is not one that generates
     batch_is_unit: ClassVar[bool] = False  # whether the loss of a row depends on the others of its batch
     makes_source: ClassVar[bool] = False  # whether `prepare` makes source and target of each row of plain text
+    frozen_field: ClassVar[str | None] = None  # the field that names a frozen model beside the trained one: a teacher
+    trains_with_dropout: ClassVar[bool] = True  # whether the model is trained with dropout, where it has any
 
     @abstractmethod
     def __call__(
@@ -62,6 +67,19 @@ class ObjectiveConfig(Config, ABC):
     def checked_model(self, model: Model) -> Model:
         """Return the model, or raise where it cannot be trained for this objective."""
         return model
+
+    @property
+    def gives_bits_per_byte(self) -> bool:
+        """Tell whether the held-out loss counts each token of a text once."""
+        return self.predicts_every_token
+
+    def loss_function(self, frozen: Model | None = None) -> LossFunction:
+        """Return the loss as a function of model and batch, with the frozen model that `frozen_field` names."""
+        return self
+
+    def check_frozen(self, model: Model, frozen: Model) -> None:
+        """Refuse a frozen model that does not fit the trained one, by the field to set; neither needs weights."""
+        return None
 
     def scheduled_value(self, step: int, steps: int) -> float | None:
         """Return the number that this objective changes over training, if any: the share of sampled inputs, say."""
@@ -97,6 +115,8 @@ class ObjectiveConfig(Config, ABC):
 
     def check_rows(self, rows: RowsConfig) -> None:
         """Refuse rows that cannot serve this objective, by the field to set."""
+        if rows.compares_answers:
+            raise ConfigError("objective.kind", want="preference, because the rows are pairs of answers", got=self.kind)
         if rows.second_text is not None:
             raise ConfigError("rows.kind", want=f"packed, because {self.kind} reads one text a row", got=rows.kind)
         if self.makes_source and (rows.paired or rows.carries_state):
@@ -125,6 +145,26 @@ class ObjectiveConfig(Config, ABC):
     def missing_control_tokens(self, special: Mapping[str, int]) -> tuple[str, ...]:
         """Return the control tokens that a tokenizer with these lacks."""
         return tuple(name for name in self.control_tokens if name not in special)
+
+
+class TokenObjective(ObjectiveConfig, ABC):
+    """An objective that predicts tokens from the last hidden states of one pass, which a teacher's compare with."""
+
+    @abstractmethod
+    def read(self, model: Model, batch: Batch) -> tuple[Stream, Context]:
+        """Return the last hidden states of a prepared batch, and their context."""
+
+    @abstractmethod
+    def loss_from_hidden(self, model: Model, hidden: Stream, batch: Batch, ctx: Context) -> Tensor:
+        """Return the loss of the targets that count, from what `read` returned."""
+
+    @abstractmethod
+    def logits_function(self, model: Model) -> Callable[[Tensor], Tensor]:
+        """Return the function by which hidden states become logits."""
+
+    def target_share(self, length: int) -> float:
+        """Return the share of the positions of a full row whose targets count."""
+        return 1.0
 
 
 def control_ids(special: Mapping[str, int]) -> tuple[int, ...]:
@@ -211,7 +251,7 @@ class TeacherForcingConfig(SamplingConfig):
 
 
 @part("next_token")
-class NextTokenConfig(ObjectiveConfig):
+class NextTokenConfig(TokenObjective):
     """Next-token prediction (Bengio et al. 2003), with label smoothing (Szegedy et al. 2016).
 
     smoothing: label smoothing: share of each target's probability that is spread over all tokens.
@@ -239,9 +279,19 @@ class NextTokenConfig(ObjectiveConfig):
         total = head_loss(model, hidden, batch, self.smoothing, self.z_loss)
         return add_auxiliary_losses(model, total, batch, after.state)
 
+    def read(self, model: Model, batch: Batch) -> tuple[Stream, Context]:
+        ctx = Context(documents=batch.documents, positions=batch.positions, ignored=after_last_target(batch))
+        return self.checked_model(model).run(batch.inputs, ctx)
+
+    def loss_from_hidden(self, model: Model, hidden: Stream, batch: Batch, ctx: Context) -> Tensor:
+        return head_loss(self.checked_model(model), hidden, batch, self.smoothing, self.z_loss)
+
+    def logits_function(self, model: Model) -> Callable[[Tensor], Tensor]:
+        return self.checked_model(model).head.logits
+
 
 @part("sequence")
-class SequenceConfig(ObjectiveConfig):
+class SequenceConfig(TokenObjective):
     """Sequence-to-sequence prediction: each target token given the source and the target before it.
 
     smoothing: label smoothing: share of each target's probability that is spread over all tokens.
@@ -271,12 +321,26 @@ class SequenceConfig(ObjectiveConfig):
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
     ) -> Loss:
         model = self.checked_model(model)
+        ctx = self._context(model, batch)
+        hidden = model(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
+        loss = head_loss(model, hidden, batch, self.smoothing, self.z_loss)
+        return add_auxiliary_losses(model, loss, batch)
+
+    def _context(self, model: EncoderDecoder, batch: Batch) -> Context:
+        """Return what the decoder sees: the source, read."""
         if batch.source is None:
             raise ConfigError(
                 "rows.kind", want="pairs, because the objective is sequence to sequence", got="another kind"
             )
         memory = model.encode(batch.source, batch.source_lengths)
-        ctx = Context(memory=memory, ignored=after_last_target(batch))
-        hidden = model(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
-        loss = head_loss(model, hidden, batch, self.smoothing, self.z_loss)
-        return add_auxiliary_losses(model, loss, batch)
+        return Context(memory=memory, ignored=after_last_target(batch))
+
+    def read(self, model: Model, batch: Batch) -> tuple[Stream, Context]:
+        checked = self.checked_model(model)
+        return checked.run(batch.inputs, self._context(checked, batch))
+
+    def loss_from_hidden(self, model: Model, hidden: Stream, batch: Batch, ctx: Context) -> Tensor:
+        return head_loss(self.checked_model(model), hidden, batch, self.smoothing, self.z_loss)
+
+    def logits_function(self, model: Model) -> Callable[[Tensor], Tensor]:
+        return self.checked_model(model).head.logits

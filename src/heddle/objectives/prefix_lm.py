@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from heddle.core import ConfigError, Purpose, Share, find, numpy_generator, part
-from heddle.data.rows import Batch, RowsConfig
+from heddle.core import ConfigError, Share, find, part
+from heddle.data.rows import Batch, RowsConfig, row_generators
 from heddle.models.networks import LanguageModel, Model
 from heddle.nn.base import Context, PartConfig, SelfAttentionConfig
 from heddle.nn.state import State
@@ -61,8 +61,8 @@ class PrefixLMConfig(ObjectiveConfig):
         """Draw the prefix of each document of each row, by the row's number; of its targets only the last counts."""
         lengths, size = real_lengths(batch), batch.inputs.shape[1]
         prefix = np.zeros(batch.inputs.shape, bool)
-        for row, number in enumerate(batch.rows.tolist()):
-            draw = numpy_generator(seed, Purpose.DATA, "prefix", number)
+        draws = row_generators(seed, [("prefix", number) for number in batch.rows.tolist()])
+        for row, draw in enumerate(draws):
             documents = np.zeros(size, np.int64) if batch.documents is None else batch.documents[row].numpy()
             _, starts, sizes = np.unique(documents[: lengths[row]], return_index=True, return_counts=True)
             stops = starts + 1 + (draw.random(size)[: len(starts)] * sizes).astype(np.int64)  # 1 to all of its tokens

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heddle.core import ConfigError, Purpose, numpy_generator, part, replace
+from heddle.core import ConfigError, part, replace
 from heddle.core.shapes import Ids, Weights
-from heddle.data.rows import Batch, RowsConfig, TokenTraits
+from heddle.data.rows import Batch, RowsConfig, TokenTraits, row_draws
 from heddle.models.networks import Encoder, Model
 from heddle.nn.base import Context, upcast
 from heddle.nn.state import State
@@ -65,10 +64,10 @@ class ReplacedTokenConfig(ObjectiveConfig):
     def prepare(self, batch: Batch, seed: int, traits: TokenTraits | None = None) -> ReplacedTokenBatch:
         """Hide tokens of each row, and draw a number for each, by which the generator's token will be chosen."""
         made, count = self.masked.prepare(batch, seed, traits), self.masked.count(batch.inputs.shape[1])
-        coins = [numpy_generator(seed, Purpose.DATA, "replace", n).random(count) for n in batch.rows.tolist()]
+        coins, _ = row_draws(seed, [("replace", number) for number in batch.rows.tolist()], count)
         fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
         real = (batch.weights > 0).to(batch.weights.dtype)
-        return ReplacedTokenBatch(**fields, real=real, coins=torch.from_numpy(np.array(coins, np.float32)))
+        return ReplacedTokenBatch(**fields, real=real, coins=torch.from_numpy(coins).float())
 
     def checked_model(self, model: Model) -> Encoder:
         encoder = self.masked.checked_encoder(model, self)

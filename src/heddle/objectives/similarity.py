@@ -12,7 +12,7 @@ from heddle.data.rows import Batch, check_examples
 from heddle.data.shards import LabelSet, ScoreSet
 from heddle.data.sources import LabelKind
 from heddle.models.networks import Model
-from heddle.nn.ends import OutputConfig, RegressionOutputConfig
+from heddle.nn.outputs import OutputConfig, RegressionOutputConfig
 from heddle.nn.state import State
 from heddle.objectives.examples import ExampleObjective, Predictions, mean_by_document, row_labels, scores_of
 from heddle.objectives.objective import Loss, add_auxiliary_losses, with_predictions

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.core import ConfigError, Purpose, Share, numpy_generator, part, within
-from heddle.data.rows import Batch, RowsConfig
+from heddle.core import ConfigError, Share, part, within
+from heddle.data.rows import Batch, RowsConfig, row_generators
 from heddle.models.networks import EncoderDecoder, Model
 from heddle.nn.state import State
 from heddle.objectives.objective import (
@@ -94,8 +94,8 @@ class SpanCorruptionConfig(ObjectiveConfig):
         sizes = corrupted_lengths(texts.shape[1], self.corruption_rate, self.mean_span)
         sides = [np.full((len(texts), size), self.end, np.int64) for size in sizes]
         weights = np.zeros(sides[1].shape, np.float32)
-        for row, (number, real) in enumerate(zip(batch.rows.tolist(), real_lengths(batch), strict=True)):
-            draw = numpy_generator(seed, Purpose.DATA, "spans", number)
+        draws = row_generators(seed, [("spans", number) for number in batch.rows.tolist()])
+        for row, (draw, real) in enumerate(zip(draws, real_lengths(batch), strict=True)):
             hidden = random_spans(int(real), self.corruption_rate, self.mean_span, draw)
             source, target = corrupt(texts[row, :real], hidden, sentinels)
             sides[0][row, : len(source)], sides[1][row, : len(target)] = source, target
@@ -163,7 +163,8 @@ def random_spans(length: int, rate: float, mean_span: float | None, draw: np.ran
 def random_segmentation(items: int, segments: int, draw: np.random.Generator) -> Ids:
     """Draw the lengths of segments of at least one item; each way to cut the items is as likely."""
     cuts = np.flatnonzero(draw.permutation(items - 1) < segments - 1) + 1
-    return np.diff(cuts, prepend=0, append=items)
+    edges = np.concatenate(([0], cuts, [items]))
+    return np.asarray(edges[1:] - edges[:-1])
 
 
 def corrupt(text: Ids, hidden: NDArray[np.bool_], sentinels: Ids) -> tuple[Ids, Ids]:

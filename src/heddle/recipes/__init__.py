@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 from heddle.core import UsageError
 from heddle.recipes.finetuning import finetune
+from heddle.recipes.frozen_models import distill, dpo
 from heddle.recipes.labelled import answer, classify, embed, similarity, tag
 from heddle.recipes.language_models import characters, first, gpt2, lstm, lstm_characters, speedrun
 from heddle.recipes.pretraining import bart, bert, electra, t5
-from heddle.recipes.translation import summarize, translate, translate_attention, translate_lstm
+from heddle.recipes.translation import retrieve_and_edit, summarize, translate, translate_attention, translate_lstm
 from heddle.recipes.word_language_models import awd_lstm, awd_lstm_sgd
 from heddle.training import RunConfig
 
@@ -25,10 +26,13 @@ RECIPES = {
     "t5": t5,
     "bart": bart,
     "electra": electra,
+    "distill": distill,
+    "dpo": dpo,
     "translate": translate,
     "translate_attention": translate_attention,
     "translate_lstm": translate_lstm,
     "summarize": summarize,
+    "retrieve_and_edit": retrieve_and_edit,
     "classify": classify,
     "tag": tag,
     "answer": answer,

@@ -1,8 +1,8 @@
-"""Text to text: translation by a small Transformer and recurrent baselines, and summaries, from pairs of texts."""
+"""Text to text, from pairs: translation by a small Transformer and recurrent baselines, summaries, and edits."""
 
 from heddle.core import replace
 from heddle.data.rows import PairRows
-from heddle.data.sources import CorpusConfig, CsvSource, FileSplit, ParallelSource
+from heddle.data.sources import CorpusConfig, CsvSource, FileSplit, JsonlSource, ParallelSource
 from heddle.models.presets import PresetConfig
 from heddle.objectives import SequenceConfig
 from heddle.text.tokenizers import BpeTokenizer
@@ -57,4 +57,28 @@ def summarize() -> RunConfig:
         rows=PairRows(length=128, source_length=512, batch=32),
         objective=SequenceConfig(smoothing=0.1, prefix="auto"),
         training=replace(translate().training, steps=1000, batch=32, schedule=CosineConfig(warmup=100, floor=0.0)),
+    )
+
+
+def retrieve_and_edit() -> RunConfig:
+    """An editor learns to answer a text from a neighbour's answer, on what `heddle retrieve -o edits.jsonl` wrote."""
+    model = PresetConfig(
+        name="transformer_pre_norm",
+        layers=3,
+        width=256,
+        heads=4,
+        hidden=1024,
+        dropout=0.2,
+        edits={"head": {"kind": "pointer_generator"}},
+    )
+    pairs = JsonlSource(path="edits.jsonl", target="target", prototype="prototype")
+    return replace(
+        summarize(),
+        name="retrieve_and_edit",
+        model=model,
+        tokenizer=BpeTokenizer(lowercase=True),
+        data=CorpusConfig(sources=(pairs,)),
+        rows=PairRows(length=64, source_length=256, batch=64),
+        objective=SequenceConfig(smoothing=0.1),
+        training=replace(summarize().training, steps=2000, batch=64),
     )

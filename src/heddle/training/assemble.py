@@ -36,6 +36,7 @@ from heddle.text.tokenizers import (
     Tokenizer,
     TokenizerConfig,
     load_tokenizer,
+    old_pieces,
     parse_tokenizer,
 )
 from heddle.training.callbacks import HeldOutRows, measured_rows
@@ -54,8 +55,8 @@ def find_tokenizer(config: RunConfig, folder: Path, init: Source | None, found: 
         return _checkpoint_tokenizer(folder, found)
     if path.exists():
         return load_tokenizer(path)
-    if init is not None:
-        tokenizer = _extended(_inherited(init, folder), config)
+    if init is not None and not config.init_vocabulary.replaces:
+        tokenizer = _extended(config.init_vocabulary.tokenizer(_inherited(init, folder), config.data.sample), config)
     elif config.tokenizer.pretrained is not None:
         tokenizer, template = open_tokenizer(config.tokenizer.pretrained)
         _keep_template(template, folder)
@@ -166,14 +167,22 @@ def build_model(config: RunConfig, init: Source | None) -> Model:
     return build_over_parent(config, init)[0]
 
 
-def build_over_parent(config: RunConfig, init: Source | None) -> tuple[Model, Mapping[str, Tensor]]:
+def exchanged_pieces(config: RunConfig, init: Source | None, tokenizer: Tokenizer) -> list[tuple[int, ...]] | None:
+    """Return which tokens of `init` each token of the run begins as the mean of; None: it has those of `init`."""
+    given = None if init is None or not config.init_vocabulary.changes else init.tokenizer()
+    return None if given is None else old_pieces(given, tokenizer)
+
+
+def build_over_parent(
+    config: RunConfig, init: Source | None, pieces: Sequence[Sequence[int]] | None = None
+) -> tuple[Model, Mapping[str, Tensor]]:
     """Build the model; return it with the weights of the model that the run starts from, which it may share."""
     parent: Mapping[str, Tensor] = {}
     if init is None:
         model = config.model.build(config.seed_of_weights)
     else:
         started = init.model(choose_hardware("cpu", "float32"))
-        parent, model = started.weights(), initial_model(started, config)
+        parent, model = started.weights(), initial_model(started, config, pieces)
     choose_trainable(model, config.frozen, config.unfrozen, config.objective.new_weights)
     return model, parent
 

@@ -15,6 +15,11 @@ from heddle.training.trainable import choose_trainable
 def check_fit(config: RunConfig, world: int = 1) -> None:
     """Refuse what does not fit together: rows, objective, model and number of processes."""
     _check_reduction(config, world)
+    if config.init_layers is not None and config.init is None:
+        raise ConfigError("init_layers", want="null where no init names another model", got=config.init_layers)
+    if config.init_vocabulary.changes and config.init is None:
+        want = "kept where no init names another model"
+        raise ConfigError("init_vocabulary", want=want, got=config.init_vocabulary.kind)
     _check_rows(config)
     _check_examples(config, world)
     _check_sight(config)
@@ -87,7 +92,7 @@ def check_window_warmup(config: RunConfig) -> None:
 
 def _check_sight(config: RunConfig) -> None:
     """Refuse to let a model learn the next token that sees it."""
-    if isinstance(config.objective, NextTokenConfig) and config.model.expand().sees_next_token:
+    if find(config.objective, NextTokenConfig) and config.model.expand().sees_next_token:
         raise ConfigError("model.sight", want="past, because the objective predicts the next token", got="all")
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,9 +23,11 @@ from heddle.training.assemble import build_model, resolve_model
 from heddle.training.breakdown import breakdown
 from heddle.training.checks import check_window_warmup, guess_control_tokens, guess_vocab
 from heddle.training.compiling import should_compile_run
+from heddle.training.frozen_model import load_frozen_model
 from heddle.training.loop import ProcessGroup, Step
 from heddle.training.run_config import RunConfig
 from heddle.training.setup import build_step
+from heddle.training.stored_teacher import placeholder
 
 PROFILED = 3  # steps over which the breakdown is taken
 
@@ -90,14 +93,16 @@ def build_dry_run(config: RunConfig) -> DryRun:
     check_window_warmup(config)
     if (size := config.training.window_warmup.at(0, config.training.steps)) is not None:  # that of the first steps
         set_warmup_window(model, torch.tensor(size, device=hardware.device))
-    step = build_step(config, model, hardware, ProcessGroup())
+    frozen = load_frozen_model(config, None, vocab, hardware, Path())
+    step = build_step(config, model, hardware, ProcessGroup(), frozen)
     step.set_scheduled(config.objective.scheduled_value(config.training.steps // 2, config.training.steps))
     compiled = should_compile_run(config, model, hardware)
 
     show = config.objective.preparer(config.seed, partial(guessed_traits, vocab))
 
     def draw(number: int) -> Batch:
-        return show(config.rows.random_batch(vocab, config.training.batch, number))
+        batch = show(config.rows.random_batch(vocab, config.training.batch, number))
+        return batch if frozen is None or frozen.model is not None else placeholder(batch, frozen)
 
     return DryRun(config, model, step, hardware, draw, compiled)
 

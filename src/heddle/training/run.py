@@ -173,9 +173,18 @@ def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
             log.warning(renaming)
         given.append(path)
     for path in given:
-        if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
-            raise ConfigError(path, "cannot be set together with init, which provides the model and the tokenizer")
+        _check_beside_init(config, path)
     return _fit_training(config, given)
+
+
+def _check_beside_init(config: RunConfig, path: str) -> None:
+    """Refuse a model beside `init`, and a tokenizer unless it is to replace that of `init`."""
+    field = path.split(".")[0]
+    if config.init is None or (field == "tokenizer" and config.init_vocabulary.replaces):
+        return
+    if field in ("model", "tokenizer"):
+        fix = "; to exchange the tokenizer: init_vocabulary=replaced" if field == "tokenizer" else ""
+        raise ConfigError(path, f"cannot be set together with init, which provides the model and the tokenizer{fix}")
 
 
 def _fit_training(config: RunConfig, given: list[str]) -> RunConfig:

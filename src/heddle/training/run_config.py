@@ -15,6 +15,7 @@ from heddle.nn.adapters import AdapterConfig
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text.tokenizers import BpeTokenizer, TokenizerConfig
 from heddle.training.callbacks import CallbackConfig, NoWindowWarmupConfig, WindowWarmupConfig
+from heddle.training.init_vocabulary import InitVocabularyConfig, KeptVocabularyConfig
 from heddle.training.loop import ActivationCheckpointing, GuardConfig, Reduction
 from heddle.training.optimizers import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig, WeightAverageConfig
 
@@ -187,6 +188,8 @@ class RunConfig(Config):
     stop: when to end before all steps are done: early stopping, time limit.
     hardware: device, dtype, threads and compilation.
     init: the model to start from (fine-tuning): a run, a Hugging Face folder or a GGUF file, with its tokenizer.
+    init_layers: layers of `init` to start from: how many, spread evenly, or their numbers from 0; None: all.
+    init_vocabulary: what becomes of the tokens of `init`: kept, extended by those of the data, or replaced.
     adapters: adapters to train, such as LoRA; the other weights are then frozen.
     frozen: patterns of weights that are not trained, such as stack.0.*.
     unfrozen: patterns of weights to train although `adapters` or `frozen` freeze them.
@@ -212,6 +215,8 @@ class RunConfig(Config):
     stop: StopConfig = StopConfig()
     hardware: HardwareConfig = HardwareConfig()
     init: str | None = None
+    init_layers: Positive | tuple[Count, ...] | None = None
+    init_vocabulary: InitVocabularyConfig = KeptVocabularyConfig()
     adapters: AdapterConfig | None = None
     frozen: tuple[str, ...] = ()
     unfrozen: tuple[str, ...] = ()
@@ -220,6 +225,7 @@ class RunConfig(Config):
     use: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:
             raise ConfigError("name", want="a plain folder name", got=self.name)
         if self.format != CONFIG_FORMAT:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heddle.checkpoints import FrozenWeights, Source, find_source
+from heddle.checkpoints import FrozenModel, FrozenWeights, Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of, with_checksum
 from heddle.core import (
     Config,
@@ -38,9 +38,12 @@ from heddle.training.checks import check_fit, check_model, guess_control_tokens,
 from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, should_compile_run
 from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes, record_threads
 from heddle.training.frozen_base import find_frozen, load_frozen
+from heddle.training.frozen_model import check_frozen_model, check_frozen_name, load_frozen_model
 from heddle.training.header import EstimateTime, header
+from heddle.training.init_vocabulary import describe_vocabulary
 from heddle.training.optimizers import TriggeredAverageConfig, WeightAverage
 from heddle.training.run_config import RunConfig
+from heddle.training.stored_teacher import with_outputs
 from heddle.training.trainable import describe_trainable
 
 
@@ -69,30 +72,31 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
     init = find_source(config.init) if config.init is not None and found is None else None
     saved, weights = load_frozen(config, found)
     with processes.main_first():  # the main process makes tokenizer and data
-        config, tokenizer = _resolve(config, env, found, init)
+        config, tokenizer = resolve(config, env, found, init)
         if processes.is_main and found is None:
             write_json(env.folder / CONFIG, with_checksum(encode(config)))
-        prepared, plan, held_out = _open_data(config, tokenizer, env, found)
-    model, left_out = _build_model(config, init, hardware, env.folder)
+        prepared, plan, held_out = open_data(config, tokenizer, env, found)
+    model, left_out = _build_model(config, init, tokenizer, hardware, env)
+    frozen_model = load_frozen_model(config, found, tokenizer.vocab, hardware, env.folder)
     frozen = saved or left_out
     _announce(header(config, prepared, plan, held_out.plan, model, hardware), model, frozen, plan, env.reporter)
     if should_compile_run(config, model, hardware):
         env.reporter.message("the first step compiles the model; the result is cached")
-    encoded = json.dumps(encode(config), indent=1, ensure_ascii=False)
     trainer = loop.Trainer(
         folder=env.folder,
         model=model,
-        take_step=build_step(config, model, hardware, processes),
-        loader=_build_loader(config, tokenizer, plan, hardware, processes),
+        take_step=build_step(config, model, hardware, processes, frozen_model),
+        loader=_build_loader(config, tokenizer, plan, hardware, processes, frozen_model),
         schedule=config.training.schedule,
         objective=config.objective,
         steps=config.training.steps,
         hardware=hardware,
         signals=loop.Signals(),
-        texts={CONFIG: encoded, **assemble.tokenizer_files(env.folder)},
+        texts=_texts(config, env.folder),
         data=[p.fingerprint for p in prepared],
         held_out=prepared[0].held_out,
         frozen=frozen,
+        frozen_model=frozen_model,
     )
     trainer.callbacks = _callbacks(config, trainer, store, held_out, env)
     trainer.signals.unsaved = (lambda: trainer.step - trainer.saved) if processes.is_main else None
@@ -104,20 +108,28 @@ def set_up(config: RunConfig, env: RunEnvironment) -> loop.Trainer:
 
 
 def _build_model(
-    config: RunConfig, init: Source | None, hardware: Hardware, folder: Path
+    config: RunConfig, init: Source | None, tokenizer: Tokenizer, hardware: Hardware, env: RunEnvironment
 ) -> tuple[Model, FrozenWeights | None]:
     """Build the model on its device; return it with what the checkpoints of a new run leave out."""
     if hardware.device.type == "cpu":
         keep_freed_memory()
-    model, parent = assemble.build_over_parent(config, init)
-    left_out = find_frozen(config, model, init, parent, folder)
+    pieces = assemble.exchanged_pieces(config, init, tokenizer)
+    if pieces is not None:
+        env.reporter.message(describe_vocabulary(pieces))
+    model, parent = assemble.build_over_parent(config, init, pieces)
+    left_out = find_frozen(config, model, init, parent, env.folder)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reserve(config.model_length)
     return model, left_out
 
 
-def _open_data(
+def _texts(config: RunConfig, folder: Path) -> dict[str, str]:
+    """Return the small files that every checkpoint carries."""
+    return {CONFIG: json.dumps(encode(config), indent=1, ensure_ascii=False), **assemble.tokenizer_files(folder)}
+
+
+def open_data(
     config: RunConfig, tokenizer: Tokenizer, env: RunEnvironment, found: Checkpoint | None
 ) -> tuple[list[Prepared], RowPlan, callbacks.HeldOutRows]:
     """Prepare the data of a run and plan its rows; damaged token shards are built again from their text, once."""
@@ -145,7 +157,7 @@ def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], 
     write_json(env.folder / ENVIRONMENT, now)
 
 
-def _resolve(
+def resolve(
     config: RunConfig, env: RunEnvironment, found: Checkpoint | None, init: Source | None
 ) -> tuple[RunConfig, Tokenizer]:
     """Find the tokenizer, and with it what the config leaves open: the full model, ids of control tokens.
@@ -154,6 +166,8 @@ def _resolve(
     """
     model = config.model if init is None else init.config()
     check_fit(replace(config, model=model.expand()), env.processes.world)
+    if found is None:
+        check_frozen_name(config)
     trained = init is None and found is None and config.tokenizer.pretrained is None
     if trained and not (env.folder / TOKENIZER).exists():
         _check_before_reading(config)
@@ -169,6 +183,8 @@ def _resolve(
     if found is not None:
         _check_same(config, found)
     check_model(config)
+    if found is None:
+        check_frozen_model(config, tokenizer)
     return _with_code(config, env, presets), tokenizer
 
 
@@ -256,8 +272,14 @@ def _announce(
 
 
 def _build_loader(
-    config: RunConfig, tokenizer: Tokenizer, plan: RowPlan, hardware: Hardware, processes: loop.ProcessGroup
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    plan: RowPlan,
+    hardware: Hardware,
+    processes: loop.ProcessGroup,
+    frozen: FrozenModel | None,
 ) -> Loader:
+    show = config.objective.preparer(config.seed, partial(token_traits, tokenizer))
     return Loader(
         plan,
         config.training.batch,
@@ -265,15 +287,17 @@ def _build_loader(
         world=processes.world,
         workers=config.hardware.workers,
         pin=hardware.device.type == "cuda",
-        transform=config.objective.preparer(config.seed, partial(token_traits, tokenizer)),
+        transform=with_outputs(show, frozen),
     )
 
 
-def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: loop.ProcessGroup) -> loop.Step:
+def build_step(
+    config: RunConfig, model: Model, hardware: Hardware, processes: loop.ProcessGroup, frozen: FrozenModel | None = None
+) -> loop.Step:
     """Build all that one step needs: losses, compiled where it helps, optimizers, guard and average."""
     training = config.training
     share, micro = rows_per_process(training, processes.world)
-    losses = loop.ModelWithLoss(model, config.objective)
+    losses = loop.ModelWithLoss(model, config.objective.loss_function(None if frozen is None else frozen.model))
     loop.checkpoint_activations(model, config.training.activation_checkpointing)
     if config.hardware.matmul == "float8":
         use_float8(model)

@@ -7,27 +7,42 @@ from torch import nn
 
 from heddle.core import ConfigError, diff, nearest
 from heddle.models.networks import Model, ModelConfig
-from heddle.models.surgery import add_adapters, merge_adapters, replace_output, resize_vocab, with_adapters, with_vocab
+from heddle.models.surgery import (
+    add_adapters,
+    choose_layers,
+    exchange_vocab,
+    merge_adapters,
+    replace_output,
+    resize_vocab,
+    with_adapters,
+    with_layers,
+    with_vocab,
+)
 from heddle.training.run_config import RunConfig
 
 
 def initial_config(base: ModelConfig, config: RunConfig, vocab: int) -> ModelConfig:
-    """Return the model of a run that starts from another: with rows for its tokens, and with its adapters."""
-    full = base.expand()
-    if full.vocab is not None and full.vocab < vocab:
+    """Return the model of a run that starts from another: its layers, rows for its tokens, and its adapters."""
+    full = base.expand() if config.init_layers is None else with_layers(base, config.init_layers)
+    if full.vocab is not None and (full.vocab < vocab or config.init_vocabulary.changes):
         full = with_vocab(full, vocab)
     full = config.objective.model_for(full)
     return full if config.adapters is None else with_adapters(full, config.adapters)
 
 
-def initial_model(parent: Model, config: RunConfig) -> Model:
+def initial_model(parent: Model, config: RunConfig, pieces: Sequence[Sequence[int]] | None = None) -> Model:
     """Return the model of a run, from the weights of the one that it starts from.
 
+    `pieces` are the parent's tokens that each token of another vocabulary is made of.
     Adapters of the parent stay trainable, unless the run has its own: then the parent's are merged first.
     """
     wanted = config.model.expand()
     model = parent if config.adapters is None else merge_adapters(parent)
-    if wanted.vocab is not None:
+    if config.init_layers is not None:
+        model = choose_layers(model, config.init_layers)
+    if pieces is not None:
+        model = exchange_vocab(model, pieces, config.seed)
+    elif wanted.vocab is not None:
         model = resize_vocab(model, wanted.vocab, config.seed)
     model = replace_output(model, config.objective.model_for(model.config), config.seed)
     if config.adapters is not None:

@@ -18,8 +18,14 @@ from heddle.models.networks import Encoder, EncoderConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import Context
-from heddle.nn.ends import EmbeddingOutputConfig, MeanConfig, ReplacedTokenOutputConfig, SpanOutputConfig
 from heddle.nn.layers import ElementDropoutConfig
+from heddle.nn.outputs import (
+    EmbeddingOutputConfig,
+    MeanConfig,
+    ReplacedTokenOutputConfig,
+    SequenceClassOutputConfig,
+    SpanOutputConfig,
+)
 
 VOCAB, LENGTH, SIDE = 61, 22, 20
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
@@ -303,7 +309,7 @@ def small(**changes: Any) -> EncoderConfig:
 
 def test_what_no_class_has_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no counterpart for pooling: mean"):
-        save_model(small(pooling=MeanConfig()).build(), tmp_path)
+        save_model(small(pooling=MeanConfig(), outputs=(SequenceClassOutputConfig(classes=2),)).build(), tmp_path)
     with pytest.raises(UsageError, match="bert: it has no class for outputs embedding"):
         save_model(small(outputs=(EmbeddingOutputConfig(),)).build(), tmp_path)
     assert not (tmp_path / "config.json").exists()

@@ -30,6 +30,7 @@ from heddle.checkpoints.hf.families import (
 from heddle.checkpoints.hf.families import mixtral as experts
 from heddle.checkpoints.hf.family import Family, NoCounterpart
 from heddle.checkpoints.hf.folder import CONFIG, SafetensorsFolder, read_config, write_folder
+from heddle.checkpoints.hf.sentence_encoder import add_modules, with_modules, without_modules
 from heddle.checkpoints.hf.weights import (
     InMemoryWeights,
     RenamedWeights,
@@ -133,14 +134,14 @@ def model_config_from_hf(config: Mapping[str, Any], where: str) -> ModelConfig:
 
 def read_model_config(path: Path) -> ModelConfig:
     """Return the model config of a Hugging Face folder."""
-    return model_config_from_hf(read_config(path), str(path / CONFIG))
+    return with_modules(model_config_from_hf(read_config(path), str(path / CONFIG)), path)
 
 
 def load_model(path: Path, hardware: Hardware | None = None) -> Model:
     """Load the model of a Hugging Face folder."""
     config, where = read_config(path), str(path / CONFIG)
     family_of(config, where)  # report an unknown family before missing weights
-    return load_weights(config, SafetensorsFolder(path), where, hardware)
+    return add_modules(load_weights(config, SafetensorsFolder(path), where, hardware), path)
 
 
 def load_weights(
@@ -177,7 +178,7 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
 
     The first family that can express the model is used, or `wanted`: a Phi-3 without a window is saved as a Llama.
     """
-    model = merge_adapters(model)  # adapters are merged into the weights
+    model, modules = without_modules(merge_adapters(model))  # adapters are merged into the weights
     config = model.config.expand()
     family = family_for(config, wanted)
     own = model.weights()
@@ -191,6 +192,8 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
         made = entry.transform.to_hf([own[name] for name in entry.names])
         weights |= {name: tensor.contiguous() for name, tensor in zip(entry.hf_names, made, strict=True)}
     write_folder(path, hf_config, weights)
+    if modules is not None:
+        modules.write(path, config.width, model.context)
     return family
 
 

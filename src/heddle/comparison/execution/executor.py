@@ -30,13 +30,23 @@ class Limit:
     whole: bool = False
     paces: list[float] = field(default_factory=list)  # seconds per FLOP of finished runs
     started: float = field(default_factory=time.monotonic)
+    late: set[str] = field(default_factory=set)  # keys of runs that would not have ended in time
+
+    @property
+    def until(self) -> float | None:
+        """Return the time by which runs have to end, in seconds since 1970; None: they may be saved."""
+        if self.seconds is None or not self.whole:
+            return None
+        return time.time() + self.seconds - (time.monotonic() - self.started)
 
     def is_over(self) -> bool:
         """Tell whether time is up."""
         return self.seconds is not None and time.monotonic() - self.started >= self.seconds
 
     def allows(self, job: Job) -> bool:
-        """Tell whether a run may start."""
+        """Tell whether a run may start; one that does leaves by itself when it sees that it would end too late."""
+        if job.names["key"] in self.late:
+            return False
         if self.seconds is None or not self.whole or not self.paces:
             return not self.is_over()
         expected = SPARE * statistics.median(self.paces) * job.cost

@@ -23,6 +23,7 @@ from heddle.comparison.execution.executor import (
     remove_checkpoints,
 )
 from heddle.comparison.execution.ledger import Result
+from heddle.comparison.execution.turns import TOO_LATE
 from heddle.comparison.execution.worker import LOG, RESULT, Job
 from heddle.core.system import usable_cores
 
@@ -110,7 +111,10 @@ class _Queue:
         self.workers.remove(worker)
         worker.close_input()
         job = worker.job
-        if job is not None:
+        if job is not None and worker.process.returncode == TOO_LATE:
+            self.limit.late.update(one.names["key"] for one in (job, *worker.left))  # the others are as long
+            worker.left.appendleft(job)
+        elif job is not None:
             self.tries[job.names["key"]] += 1
             if self.tries[job.names["key"]] < TRIES:
                 worker.left.appendleft(job)

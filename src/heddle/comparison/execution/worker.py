@@ -17,13 +17,14 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from heddle.comparison.execution.ledger import Result, Status
+from heddle.comparison.execution.turns import ALL_AT_ONCE, TOO_LATE, TooLate, Turn, Turns
 from heddle.core import HeddleError, decode, fields_of, first_line, user_code
 from heddle.core.system import lock_folder, parse_json, read_text, write_json, write_text
 from heddle.models import active_parameters, build_meta, count_parameters, training_flops
@@ -33,6 +34,7 @@ from heddle.training.loop import Callback, Report, Trainer
 
 JOB, RESULT, LOG = "job.json", "result.json", "log.txt"
 LEFT = 75  # exit code of a worker whose parent is gone
+WARM, PROBED = 4, 28  # steps: from the first to the second a run sees how long one takes
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,13 @@ class Job:
     names: dict[str, Any]  # suite, variant, seed, arm, diff, hashes, key
     use: tuple[str, ...] = ()
     cost: float = 0.0  # FLOPs
-    processes: int = 1  # that train side by side
+    processes: int = 1  # that train side by side, or compile while others train
+    turns: Turns = ALL_AT_ONCE
+
+    @property
+    def training_at_once(self) -> int:
+        """Return how many runs train at the same time."""
+        return self.turns.at_once or self.processes
 
     @property
     def run(self) -> Path:
@@ -55,14 +63,16 @@ class Job:
         """Write the job into its folder; return the file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / JOB
-        write_json(path, vars(self) | {"folder": str(self.folder), "use": list(self.use)})
+        plain = {"folder": str(self.folder), "use": list(self.use), "turns": asdict(self.turns)}
+        write_json(path, vars(self) | plain)
         return path
 
     @classmethod
     def read(cls, path: Path) -> "Job":
         """Read a job that was written."""
         plain = parse_json(read_text(path), str(path))
-        return cls(**plain | {"folder": Path(plain["folder"]), "use": tuple(plain["use"])})
+        typed = {"folder": Path(plain["folder"]), "use": tuple(plain["use"]), "turns": Turns(**plain["turns"])}
+        return cls(**plain | typed)
 
     def result(self) -> Result | None:
         """Return the result that a worker has written, if it has."""
@@ -74,11 +84,16 @@ class Job:
 
 
 class Measure(Callback):
-    """Times the steps, and measures the loss of the test rows once, when all steps are done."""
+    """Times the steps, and measures the loss of the test rows once, when all steps are done.
 
-    def __init__(self) -> None:
+    The first step is compiled at once; for the others a run waits for its turn, and leaves if it would end too late.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self.turn = Turn(turns)
         self.laps: list[float] = []
-        self.last = 0.0
+        self.last = self.began = 0.0
+        self.pace: float | None = None  # seconds of a step, on a GPU, which is waited for at both ends
         self.test: float | None = None
 
     def before_fit(self, trainer: Trainer) -> None:
@@ -87,19 +102,33 @@ class Measure(Callback):
     def after_step(self, trainer: Trainer, report: Report) -> None:
         now = time.perf_counter()
         self.laps.append(now - self.last)
-        self.last = now
+        self.turn.take(lambda: trainer.signals.caught is not None)
+        if torch.cuda.is_available() and len(self.laps) in (WARM, PROBED):
+            torch.cuda.synchronize()  # it lags behind, and more so where graphs are replayed
+            now = time.perf_counter()
+            self.pace = (now - self.began) / (PROBED - WARM) if len(self.laps) == PROBED else None
+            self.began = now
+        if len(self.laps) == PROBED:
+            step = statistics.median(self.laps[1:]) if self.pace is None else self.pace
+            self.turn.check(step * (trainer.steps - trainer.step))
+        self.last = time.perf_counter()
 
     def after_fit(self, trainer: Trainer) -> None:
-        if trainer.step < trainer.steps:
-            return
+        try:
+            if trainer.step >= trainer.steps:
+                self._measure_test_rows(trainer)
+        finally:
+            self.turn.release()
+
+    def _measure_test_rows(self, trainer: Trainer) -> None:
         validate = next(one for one in trainer.callbacks if isinstance(one, Validate))
         rows = validate.held_out.following()
         found = None if rows is None else validate.measure(trainer, rows)
         self.test = None if found is None else found.loss
 
     def step_seconds(self) -> float | None:
-        """Return the median of a step: compiling and validations are rare enough to leave it alone."""
-        return statistics.median(self.laps) if self.laps else None
+        """Return the seconds of a step; in the median of laps compiling and validations are rare enough."""
+        return self.pace or (statistics.median(self.laps) if self.laps else None)
 
 
 @dataclass
@@ -107,8 +136,8 @@ class Outcome:
     """How a run ended."""
 
     status: Status
-    reason: str = ""
-    measured: Measure = field(default_factory=Measure)
+    reason: str
+    measured: Measure
 
 
 def work(job: Job) -> Result:
@@ -117,18 +146,20 @@ def work(job: Job) -> Result:
     config = decode(RunConfig, job.config)
     started = time.perf_counter()
     outcome = _train(config, job)
-    return _result(job, config, outcome, time.perf_counter() - started)
+    return _result(job, config, outcome, time.perf_counter() - started - outcome.measured.turn.waited)
 
 
 def _train(config: RunConfig, job: Job) -> Outcome:
     """Train in the job's folder; a run that was begun goes on from its newest checkpoint."""
-    checkpoints, measured = job.run / "checkpoints", Measure()
+    checkpoints, measured = job.run / "checkpoints", Measure(job.turns)
     begun = checkpoints.is_dir() and any(checkpoints.iterdir())
     if not begun:
         shutil.rmtree(job.run, ignore_errors=True)
     run = ResolvedRun(config, job.run, config) if begun else ResolvedRun(config)
     try:
         done = train_run(run, job.folder, callbacks=[measured])
+    except TooLate:
+        raise SystemExit(TOO_LATE) from None
     except Diverged as error:
         return Outcome("diverged", first_line(error), measured)
     except HeddleError as error:
@@ -156,7 +187,7 @@ def _result(job: Job, config: RunConfig, outcome: Outcome, seconds: float) -> Re
     model = build_meta(config.model)
     tokens = config.training.batch * config.rows.max_length
     step = outcome.measured.step_seconds()
-    timed = step is not None and not (torch.cuda.is_available() and job.processes > 1)
+    timed = step is not None and not (torch.cuda.is_available() and job.training_at_once > 1)
     return Result(
         **job.names,
         status="diverged" if lost else outcome.status,
@@ -177,7 +208,7 @@ def _result(job: Job, config: RunConfig, outcome: Outcome, seconds: float) -> Re
         guard_skips=int(max((line.get("skipped", 0) for line in lines), default=0)),
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         torch=torch.__version__,
-        processes=job.processes,
+        processes=job.training_at_once,
         wall_s=round(seconds, 2),
         curve=curve,
     )

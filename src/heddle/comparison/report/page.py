@@ -2,67 +2,54 @@
 
 import math
 import statistics
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
+from heddle.comparison.arms import RATE, TIME, rate_losses
 from heddle.comparison.plan import CONTROL_LESS, CONTROL_SAME, TOKENS
-from heddle.comparison.report import figures
-from heddle.comparison.statistics import MARGIN, Comparison, Verdict, detectable_effect, rank_agreement
+from heddle.comparison.report import figures, paper
+from heddle.comparison.report.drawings import draw_all, slug
+from heddle.comparison.report.style import STYLE, standalone
+from heddle.comparison.statistics import MARGIN, Comparison, Verdict, detectable_effect
+from heddle.comparison.suites import RATES
 from heddle.comparison.verdicts import Compared
 from heddle.core.system import write_text
 
-REPORT = "report.html"
+REPORT, FIGURES = "report.html", "figures"
 SHORT = 90  # characters of a difference that are shown at once
-ENOUGH = 8  # variants for an interval of a rank correlation to mean anything
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6472; --page: #fff; --line: #d9dee5; --band: #eef2f6;
-  --better: #1f7a4d; --worse: #b3402a; --same: #2a6f97; --open: #8a8f98; --failed: #b3402a; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --soft: #a3abb8; --page: #14181f; --line: #313a46;
-  --band: #1f2731; --better: #5cc191; --worse: #ef8a73; --same: #79b8dd; --open: #8f96a1; --failed: #ef8a73; } }
-* { box-sizing: border-box; } body { margin: 0 auto; padding: 1.2rem; max-width: 60rem; background: var(--page);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; margin: 0 0 .4rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-p, li { max-width: 46rem; } .soft { color: var(--soft); }
-code { font-family: ui-monospace, monospace; font-size: .9em; }
-svg { width: 100%; min-width: 34rem; height: auto; font: 12px system-ui, sans-serif; } svg text { fill: var(--ink); }
-.grid { stroke: var(--line); } .band { fill: var(--band); }
-.front { fill: none; stroke: var(--soft); stroke-dasharray: 4 3; }
-.bar { stroke-width: 2.5; stroke: var(--open); } .dot { fill: var(--open); }
-.line { fill: none; stroke-width: 1.8; } .spread { opacity: .18; }
-.bar.better { stroke: var(--better); } .dot.better, td.better { fill: var(--better); color: var(--better); }
-.bar.worse { stroke: var(--worse); } .dot.worse, td.worse, td.failed { fill: var(--worse); color: var(--worse); }
-.bar.same { stroke: var(--same); } .dot.same, td.same { fill: var(--same); color: var(--same); }
-.c0 { fill: #2a6f97; stroke: #2a6f97; } .c1 { fill: #c8553d; stroke: #c8553d; } .c2 { fill: #588157; stroke: #588157; }
-.c3 { fill: #8d6a9f; stroke: #8d6a9f; } .c4 { fill: #b08900; stroke: #b08900; } .c5 { fill: #5b6770; stroke: #5b6770; }
-.c6 { fill: #d36082; stroke: #d36082; } .c7 { fill: #2f9c95; stroke: #2f9c95; } polyline.line { fill: none; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; min-width: 40rem; }
-th, td { padding: .25rem .7rem .25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th:first-child, td:first-child { min-width: 9rem; } summary { cursor: pointer; }
-"""
+ARMS = {
+    TOKENS: "At an equal number of tokens",
+    RATE: "At an equal number of tokens, each variant with a learning rate of its own",
+    TIME: "In equal time on the device: variants whose steps are notably slower or faster",
+}
 
 
 def write_report(compared: Compared, command: str) -> Path:
-    """Write report.html into the folder of a comparison; return its path."""
-    path = compared.folder / REPORT
-    write_text(path, render(compared, command))
+    """Write report.html into the folder of a comparison, and each figure as an SVG file; return the page's path."""
+    path, drawn = compared.folder / REPORT, draw_all(compared)
+    (compared.folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    for name, figure in drawn.items():
+        write_text(compared.folder / FIGURES / f"{name}.svg", standalone(figure))
+    write_text(path, render(compared, command, drawn))
     return path
 
 
-def render(compared: Compared, command: str) -> str:
-    """Return the page."""
+def render(compared: Compared, command: str, drawn: Mapping[str, str]) -> str:
+    """Return the page, with these figures."""
+    costs = [drawn[name] for name in drawn if name.startswith("loss-by-")]
     sections = [
         _head(compared),
         _section("Verdict", verdict_in_words(compared)),
-        _section("Effects", [figures.forest(compared.comparisons, MARGIN), _margin_note()]),
+        _section("Effects", _effects(compared, drawn)),
         _section("Every variant", [_table(compared)]),
-        _section("Loss against cost", _costs(compared)),
-        _section("Against the paper", _paper(compared)),
-        _section("Curves", [figures.curves(_bands(compared), ("step", "held-out loss in nats"))]),
-        _section("Learning rates", _rates(compared)),
+        _section("Loss against cost", [*costs, _cost_note()] if costs else []),
+        _section("Against the paper", _paper(compared, drawn)),
+        _section("Curves", [drawn.get("curves", "")]),
+        _section("Learning rates", [drawn.get("rates", ""), _rates(compared)]),
         _section("Failures", _failures(compared)),
-        _section("Noise and power", _noise(compared)),
-        _section("How to repeat it", [f"<p><code>{escape(command)}</code></p>"]),
+        _section("Noise and power", [*_noise(compared), drawn.get("power", "")]),
+        _section("How to repeat it", _repeat(compared, command)),
     ]
     body = "\n".join(section for section in sections if section)
     title = escape(f"{compared.plan.suite.name}: a comparison at equal budget")
@@ -121,24 +108,37 @@ def _is_control(one: Comparison) -> bool:
     return one.variant in (CONTROL_SAME, CONTROL_LESS)
 
 
-def _margin_note() -> str:
-    return (
+def _effects(compared: Compared, drawn: Mapping[str, str]) -> list[str]:
+    """Return a forest plot for each arm."""
+    parts = []
+    for arm in compared.arms:
+        if figure := drawn.get(f"effects-{arm}"):
+            parts += [f"<h3>{ARMS[arm]}</h3>", figure]
+    note = (
         f"<p class='soft'>Difference of log loss from the base with the same seeds; bars are 95 % intervals of each "
-        f"variant alone, the band is the equivalence margin of {MARGIN:.1%}.</p>"
+        f"variant alone, the band is the equivalence margin of {MARGIN:.1%}, an arrow points to an effect beyond the "
+        "plot.</p>"
     )
+    return [*parts, note] if parts else []
+
+
+def _cost_note() -> str:
+    return "<p class='soft'>The dashed line joins the variants that no other beats in both (Pareto).</p>"
 
 
 def _table(compared: Compared) -> str:
     head = ("variant", "verdict", "loss", "against base", "p (Holm)", "parameters", "tokens/s", "what changed")
     losses = compared.losses()
     verdicts = {one.variant: one for one in compared.comparisons}
+    notes = {run.variant: run.note for run in compared.runs}
     rows = []
     for variant, runs in losses.items():
         one = verdicts.get(variant)
         results = compared.of(variant)
         finite = [loss for loss in runs.values() if math.isfinite(loss)]
         spread = f" ± {statistics.stdev(finite):.4f}" if len(finite) > 1 else ""
-        loss = f"{statistics.mean(finite):.4f}{spread}" if finite else "failed"
+        some = f", {len(finite)} of {len(runs)} runs" if len(finite) < len(runs) else ""
+        loss = f"{statistics.mean(finite):.4f}{spread}{some}" if finite else "failed"
         kind = figures.CLASSES[one.verdict] if one else ""
         rates = [r.tokens_s for r in results if r.tokens_s is not None]
         speed = figures.short(statistics.median(rates)) if rates else ""
@@ -150,97 +150,51 @@ def _table(compared: Compared) -> str:
             f"<td class='n'>{f'{one.p_holm:.3g}' if one else ''}</td>",
             f"<td class='n'>{figures.short(results[0].params)}</td>",
             f"<td class='n'>{speed}</td>",
-            f"<td>{_diff(results[0].diff)}</td>",
+            f"<td class='d'>{_diff(results[0].diff, notes.get(variant, ''))}</td>",
         ]
         rows.append(f"<tr data-variant='{escape(variant, quote=True)}'>{''.join(cells)}</tr>")
     titles = "".join(f"<th>{name}</th>" for name in head)
     return f"<div class='scroll'><table id='variants'><tr>{titles}</tr>{''.join(rows)}</table></div>"
 
 
-def _diff(text: str) -> str:
-    """Return the printed difference from the base; a long one opens on a click."""
-    if len(text) <= SHORT:
-        return f"<code>{escape(text)}</code>"
-    return f"<details><summary><code>{escape(text[:SHORT])} ...</code></summary><code>{escape(text)}</code></details>"
+def _diff(text: str, note: str) -> str:
+    """Return what a variant is in words, and the printed difference from the base, which opens on a click if long."""
+    words = f"{escape(note)} " if note else ""
+    if not text or (len(text) <= SHORT and not note):
+        return f"{words}<code>{escape(text)}</code>" if text else words
+    shown = escape(note) if note else f"<code>{escape(text[:SHORT])} ...</code>"
+    lines = "<br>".join(f"<code>{escape(line)}</code>" for line in text.split("; "))
+    return f"<details><summary>{shown}</summary>{lines}</details>"
 
 
-def _means(compared: Compared) -> dict[str, float]:
-    means = {}
-    for variant, runs in compared.losses().items():
-        finite = [loss for loss in runs.values() if math.isfinite(loss)]
-        if finite and len(finite) == len(runs):
-            means[variant] = statistics.mean(finite)
-    return means
-
-
-def _costs(compared: Compared) -> list[str]:
-    means, found = _means(compared), []
-    seconds = {variant: _seconds(compared, variant) for variant in means}
-    for label, costs in (
-        ("parameters", {variant: float(compared.of(variant)[0].params) for variant in means}),
-        ("training FLOPs per token", {variant: float(compared.of(variant)[0].flops_token) for variant in means}),
-        ("seconds of training, alone on its device", seconds),
-    ):
-        points = {variant: (cost, means[variant]) for variant, cost in costs.items() if cost is not None}
-        if points:
-            found.append(figures.scatter(points, (label, "loss"), f"Loss against {label}", pareto=True))
-    return found
-
-
-def _seconds(compared: Compared, variant: str) -> float | None:
-    """Return how long a run takes alone: as the pilot timed its steps, or as it was measured; None: not known."""
-    runs = [run for run in compared.runs if run.variant == variant and run.arm == TOKENS]
-    step = compared.times.find(runs[0].config) if runs else None
-    if step is not None:
-        return step * runs[0].config.training.steps
-    measured = [one.gpu_s for one in compared.of(variant) if one.gpu_s is not None]
-    return statistics.mean(measured) if measured else None
-
-
-def _paper(compared: Compared) -> list[str]:
+def _paper(compared: Compared, drawn: Mapping[str, str]) -> list[str]:
     """Return how our order of the variants agrees with each column of the publication."""
-    means, found = _means(compared), []
-    for column, published in compared.plan.suite.paper.items():
-        theirs = {name: figure.loss for name, figure in published.items()}
-        both = sorted(set(means) & set(theirs))
-        if len(both) < ENOUGH:
-            continue
-        agreement = rank_agreement(means, theirs)
-        found.append(
-            f"<p>Order by the published {column}, {agreement.variants} variants: Spearman {agreement.spearman:.2f} "
-            f"[{agreement.spearman_interval[0]:.2f}, {agreement.spearman_interval[1]:.2f}], Kendall "
-            f"{agreement.kendall:.2f} [{agreement.kendall_interval[0]:.2f}, {agreement.kendall_interval[1]:.2f}].</p>"
-        )
-        points = {name: (theirs[name], means[name]) for name in both}
-        title = f"Our losses against the published {column}"
-        found.append(figures.scatter(points, (f"published {column}", "our loss"), title, log=False))
-    return found
+    parts: list[str] = []
+    for column, lines in paper.words(compared).items():
+        parts += [*lines, drawn.get(f"ranks-{slug(column)}", "")]
+    return parts
 
 
-def _bands(compared: Compared) -> dict[str, list[tuple[float, float, float, float]]]:
-    bands: dict[str, list[tuple[float, float, float, float]]] = {}
-    for variant in compared.losses():
-        by_step: dict[int, list[float]] = {}
-        for result in compared.of(variant):
-            for step, loss in result.curve:
-                by_step.setdefault(step, []).append(loss)
-        points = [(step, statistics.median(v), min(v), max(v)) for step, v in sorted(by_step.items())]
-        if points:
-            bands[variant] = [(float(step), middle, low, high) for step, middle, low, high in points]
-    return bands
-
-
-def _rates(compared: Compared) -> list[str]:
+def _rates(compared: Compared) -> str:
     rows = []
-    for variant in dict.fromkeys(result.variant for result in compared.results):
-        found = {r.arm: r for r in compared.results if r.variant == variant and r.arm.startswith("rate")}
-        if found:
-            cells = "".join(
-                f"<td class='n'>{escape(arm)}: {f'{r.loss:.4f}' if math.isfinite(r.loss) else r.status}</td>"
-                for arm, r in sorted(found.items())
-            )
-            rows.append(f"<tr><td>{escape(variant)}</td>{cells}</tr>")
-    return [f"<div class='scroll'><table>{''.join(rows)}</table></div>"] if rows else []
+    for variant, losses in rate_losses(compared.plan, compared.results).items():
+        cells = "".join(f"<td class='n'>{f'{loss:.4f}' if math.isfinite(loss) else 'failed'}</td>" for loss in losses)
+        rows.append(f"<tr><td>{escape(variant)}</td>{cells}</tr>")
+    if not rows:
+        return ""
+    head = "".join(f"<th>rate x {factor:g}</th>" for factor in RATES)
+    return (
+        f"<div class='scroll'><table><tr><th>validation loss at a quarter of the steps</th>{head}</tr>"
+        f"{''.join(rows)}</table></div>"
+    )
+
+
+def _repeat(compared: Compared, command: str) -> list[str]:
+    """Return the exact command, and what it was run with."""
+    data = sorted({f"data {run.data_hash}, held out {run.valid_hash}" for run in compared.results})
+    about = sorted({f"commit {run.commit or 'unknown'}, torch {run.torch}, {run.device}" for run in compared.results})
+    items = "".join(f"<li>{escape(line)}</li>" for line in [*data, *about])
+    return [f"<p><code>{escape(command)}</code></p>", f"<ul class='soft'>{items}</ul>"]
 
 
 def _failures(compared: Compared) -> list[str]:

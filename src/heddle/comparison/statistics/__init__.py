@@ -1,8 +1,15 @@
 """Statistics: paired comparisons of runs, with power and rank agreement; fits of scaling laws."""
 
+from heddle.comparison.statistics.agreement import (
+    Agreement,
+    SignAgreement,
+    decided_signs,
+    rank_agreement,
+    sign_agreement,
+)
+from heddle.comparison.statistics.isoflop import CostLaw, Optimum, leave_one_out, optimum_at, parabola_bottom
 from heddle.comparison.statistics.paired import (
     MARGIN,
-    Agreement,
     Comparison,
     Losses,
     Noise,
@@ -11,7 +18,6 @@ from heddle.comparison.statistics.paired import (
     detectable_effect,
     holm,
     power,
-    rank_agreement,
 )
 from heddle.comparison.statistics.scaling_law import (
     Fit,

@@ -1,4 +1,4 @@
-"""Statistics of a comparison: pairing by seed, pooled deviation, Holm's correction, equivalence, power, rank agreement.
+"""Statistics of a comparison: pairing by seed, pooled deviation, Holm's correction, equivalence, power.
 
 Losses are compared as logarithms, so an effect is a ratio: -0.01 is a loss lower by 1 %. Runs with the same seed read
 the same data in the same order, so a seed's own luck is common to all variants and cancels. What remains is the
@@ -228,55 +228,3 @@ def detectable_effect(
         enough = power(middle, deviation, seeds, variants, alpha) >= wanted_power
         low, high = (low, middle) if enough else (middle, high)
     return high
-
-
-# --- agreement of ranks -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How two orders of the same variants agree: rank correlations with bootstrap intervals over variants."""
-
-    variants: int
-    spearman: float
-    spearman_interval: tuple[float, float]
-    kendall: float
-    kendall_interval: tuple[float, float]
-
-
-def rank_agreement(
-    ours: Mapping[str, float], theirs: Mapping[str, float], draws: int = 2000, seed: int = 0
-) -> Agreement:
-    """Return the agreement over the variants that both have; failed ones (NaN) rank last."""
-    names = sorted(set(ours) & set(theirs))
-    if len(names) < 3:
-        raise UsageError(f"rank agreement needs three variants that both have, found {len(names)}")
-    left, right = (np.array([_or_last(side[name]) for name in names]) for side in (ours, theirs))
-    stats, random = scipy_module("stats"), np.random.default_rng(seed)
-    picks = random.integers(len(names), size=(draws, len(names)))
-    picks = picks[[len(set(pick)) > 2 for pick in picks.tolist()]]
-    spearman = [_spearman(left[pick], right[pick]) for pick in picks]
-    kendall = [float(stats.kendalltau(left[pick], right[pick]).statistic) for pick in picks]
-    return Agreement(
-        len(names),
-        _spearman(left, right),
-        _percentiles(spearman),
-        float(stats.kendalltau(left, right).statistic),
-        _percentiles(kendall),
-    )
-
-
-def _or_last(value: float) -> float:
-    return value if math.isfinite(value) else math.inf
-
-
-def _spearman(left: Floats, right: Floats) -> float:
-    ranks = [scipy_module("stats").rankdata(side) for side in (left, right)]
-    if min(float(np.ptp(side)) for side in ranks) == 0:
-        return math.nan
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-
-
-def _percentiles(values: Sequence[float]) -> tuple[float, float]:
-    low, high = np.nanpercentile(values, [2.5, 97.5])
-    return float(low), float(high)

@@ -21,6 +21,9 @@ SCALE = 1e5  # of the sum, so that the optimizer's tolerances mean little
 FLOPS_PER_WEIGHT = 6.0  # of training one parameter on one token, forward and backward
 CONSTANTS = 5  # E, A, B, alpha, beta
 FEWEST_RUNS = CONSTANTS + 1
+ROUGH, POLISHED, MOST = 60, 4, 5000  # steps from every start; how many of the best go on; their steps
+EXPONENTS = 0.01, 3.0  # between which alpha and beta are looked for
+SMALLEST_TERM = 20.0  # nats below the loss: a term that is not there
 Floats = NDArray[np.float64]
 
 
@@ -81,14 +84,24 @@ def fit_huber(runs: Sequence[ScalingRun], delta: float = DELTA, start: ScalingLa
     columns = sizes - middle[0], tokens - middle[1], np.log(losses)
     optimize = scipy_module("optimize")
 
-    def minimum(first: Floats, tolerance: float) -> Any:
-        limits = {"maxiter": 5000, "maxfun": 20_000, "ftol": tolerance, "gtol": tolerance}
-        return optimize.minimize(_huber, first, (*columns, delta), jac=True, method="L-BFGS-B", options=limits)
+    within = _bounds(losses)
+    lowest, highest = np.array(within).T
+
+    def minimum(first: Floats, tolerance: float, steps: int) -> Any:
+        limits = {"maxiter": steps, "maxfun": 4 * steps, "ftol": tolerance, "gtol": tolerance}
+        settings = {"jac": True, "method": "L-BFGS-B", "bounds": within, "options": limits}
+        return optimize.minimize(_huber, np.clip(first, lowest, highest), (*columns, delta), **settings)
 
     starts = _starts(losses) if start is None else [_point(start, middle)]
-    rough = min((minimum(first, 1e-6) for first in starts), key=lambda found: float(found.fun))
-    best = minimum(rough.x, 1e-14)
+    rough = sorted((minimum(first, 1e-6, ROUGH) for first in starts), key=lambda found: float(found.fun))
+    best = min((minimum(one.x, 1e-14, MOST) for one in rough[:POLISHED]), key=lambda found: float(found.fun))
     return _fit(_law(best.x, middle), runs, float(best.fun) / SCALE)
+
+
+def _bounds(losses: Floats) -> list[tuple[float, float]]:
+    """Return bounds for terms that few noisy runs leave free: in the middle of the grid none is above the losses."""
+    term = math.log(losses.min()) - SMALLEST_TERM, math.log(losses.max()) + 1.0
+    return [term, term, term, EXPONENTS, EXPONENTS]
 
 
 def _huber(point: Floats, sizes: Floats, tokens: Floats, logs: Floats, delta: float) -> tuple[float, Floats]:
@@ -135,7 +148,7 @@ def fit_projected(runs: Sequence[ScalingRun]) -> Fit:
     best: Any = None
     for alpha in (0.15, 0.3, 0.5, 0.8):
         for beta in (0.15, 0.3, 0.5, 0.8):
-            found = optimize.least_squares(lambda point: inner(point)[1], [alpha, beta], bounds=(0.01, 3.0))
+            found = optimize.least_squares(lambda point: inner(point)[1], [alpha, beta], bounds=EXPONENTS)
             if best is None or found.cost < best.cost:
                 best = found
     constants = inner(best.x)[0]
@@ -143,9 +156,11 @@ def fit_projected(runs: Sequence[ScalingRun]) -> Fit:
     return _fit(law, runs, float(best.cost))
 
 
-def bootstrap_fits(runs: Sequence[ScalingRun], draws: int = 1000, seed: int = 0) -> list[ScalingLaw]:
+def bootstrap_fits(
+    runs: Sequence[ScalingRun], draws: int = 1000, seed: int = 0, start: ScalingLaw | None = None
+) -> list[ScalingLaw]:
     """Fit again to runs drawn with replacement, each time from the fit of all; the spread is the uncertainty."""
-    best, random = fit_huber(runs).law, np.random.default_rng(seed)
+    best, random = start or fit_huber(runs).law, np.random.default_rng(seed)
     laws: list[ScalingLaw] = []
     while len(laws) < draws:
         drawn = [runs[number] for number in random.integers(len(runs), size=len(runs))]

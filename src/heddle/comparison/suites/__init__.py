@@ -1,6 +1,6 @@
 """Suites: what is compared: a base run, variants as edits of it, a budget, seeds and arms."""
 
-from heddle.comparison.suites.builtin import SUITES, choose_suite, find_suite, register_suite
+from heddle.comparison.suites.builtin import SUITES, changed, choose_suite, find_suite, register_suite
 from heddle.comparison.suites.suite import (
     RATES,
     VALIDATION_ROWS,

@@ -1,6 +1,7 @@
 """Suites of the library: `pocket` for two CPU cores, one family of parts at a time, and Narang's table."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -130,3 +131,63 @@ def recurrent() -> Suite:
     """Recurrent language models at about the size of the base: RNN, GRU, LSTM, QRNN."""
     names = ("rnn_lm", "gru_lm", "lstm_lm", "qrnn_lm")
     return Suite("recurrent", _small(), tuple(Variant(n, other_model(n, layers=2, width=256)) for n in names))
+
+
+def _parts(name: str, *swaps: str) -> Variant:
+    return Variant(name, swap_parts(*swaps))
+
+
+def _attention(**fields: object) -> str:
+    """Return the swap of every attention, with four heads and normalized queries and keys unless told otherwise."""
+    usual = {"kind": "attention", "heads": 4, "projections": {"norm": {"kind": "rms_norm"}}}
+    return f"mixer={json.dumps(usual | fields)}"
+
+
+@register_suite
+def attention() -> Suite:
+    """Attention: heads, shared keys and values, scores, windows, sinks, value residual, latent, no attention at all."""
+    sizes = {"latent": 64, "widths": {"key": 32, "rotary": 16, "value": 32}}
+    variants = (
+        _parts("one_head", _attention(heads=1)),
+        _parts("sixteen_heads", _attention(heads=16)),
+        _parts("multi_query", _attention(kv_heads=1)),
+        _parts("grouped_query", _attention(kv_heads=2)),
+        _parts("no_qk_norm", _attention(projections={})),
+        _parts("additive_scores", "score=additive", "position=alibi"),  # a rotation means nothing to them
+        _parts("sink", "score=sink"),
+        _parts("window", "mask={kind: window, size: 64}"),
+        _parts("window_with_sinks", "mask={kind: window, size: 64, sinks: 4}"),
+        _parts("value_residual", "values=value_residual"),
+        _parts("latent", _attention(kind="latent_attention", **sizes)),
+        _parts("synthesizer", "mixer={kind: synthesizer, heads: 4}", "position=alibi"),
+        _parts("lightweight_convolution", "mixer={kind: lightweight_convolution, taps: 15}", "position=none"),
+    )
+    return Suite("attention", _run("first", "validation_rows=256", "model.heads=4"), variants)
+
+
+@register_suite
+def llama() -> Suite:
+    """A Llama-like base (2023) and a dozen edits: norms, gates, positions, heads, ties, biases, experts."""
+    base = _run(
+        "first",
+        "name=llama",
+        "model={name: llama, layers: 4, width: 128, heads: 4, context: 256}",
+        "validation_rows=256",
+    )
+    variants = (
+        _parts("layer_norm", "norm=layer_norm"),
+        _parts("no_norm", "norm=none"),
+        _parts("alibi", "position=alibi"),
+        _parts("no_positions", "position=none"),
+        _parts("gelu_feed_forward", "channel={kind: feed_forward, activation: gelu}"),
+        _parts("relu_squared_feed_forward", "channel={kind: feed_forward, activation: relu_squared}"),
+        _parts("geglu", "channel={kind: gated_feed_forward, activation: gelu}"),
+        _parts("experts", "channel={kind: experts, experts: 4, expert: {kind: gated_feed_forward, hidden: 176}}"),
+        _parts("multi_query", _attention(kv_heads=1, projections={})),
+        _parts("qk_norm", _attention()),
+        _parts("biases", _attention(projections={"bias": True, "output_bias": True})),
+        _parts("value_residual", "values=value_residual"),
+        _parts("layer_scale", "join=layer_scale"),
+        Variant("tied_embeddings", set_fields("model.ties=[{share: head.weight, of: embedding.weight}]")),
+    )
+    return Suite("llama", base, variants)

@@ -20,6 +20,7 @@ from heddle.core import (
     decode,
     decode_value,
     diff,
+    find,
     hint,
     replace,
     settings,
@@ -28,6 +29,7 @@ from heddle.core import (
 )
 from heddle.core.system import parse_overrides, read_config
 from heddle.models.laws import FAMILIES
+from heddle.models.networks import ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.recipes import RECIPES
 from heddle.training import RunConfig, apply_overrides, resolve_run
@@ -35,6 +37,7 @@ from heddle.training import RunConfig, apply_overrides, resolve_run
 Edit = Callable[[RunConfig], RunConfig]
 ArmName = Literal["tokens", "rate", "time"]
 BASE = "base"
+NO_PART = "none"  # the kind of a part that stands for none
 RATES = (0.5, 1.0, 2.0)  # of the arm `rate`, times the learning rate of the base
 VALIDATION_ROWS = 256  # where the base measures all: as many again are the test rows
 
@@ -72,10 +75,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Figure:
-    """A published loss, with its deviation over runs where that is known."""
+    """A published loss, with its deviation over so many runs where that is known."""
 
     loss: float
     deviation: float | None = None
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,9 @@ class Suite:
             raise UsageError(f"suite {self.name}: want at least one seed, each once, got {list(self.seeds)}")
 
     def only(self, names: Iterable[str]) -> "Suite":
-        """Return the suite with some of its variants."""
+        """Return the suite with some of its variants; the base, which is always trained, may be among the names."""
         by_name = {variant.name: variant for variant in self.variants}
+        names = [name for name in names if name != self.base_name]
         for name in names:
             if name not in by_name:
                 raise UsageError(f"suite {self.name}: no variant is called {name!r}{hint(name, list(by_name))}")
@@ -124,15 +129,27 @@ def set_fields(*overrides: str) -> Edit:
 
 
 def swap_parts(*swaps: str) -> Edit:
-    """Return an edit by family and kind, norm=rms_norm: each replaces every part of its family in the model."""
+    """Return an edit by family and kind, norm=rms_norm: each replaces every part of its family in the model.
+
+    Where there are several, those of the kind `none` stay: a layer norm is no reason to norm what was not normed.
+    """
     pairs = [_swap_named(name, part) for name, part in parse_overrides(swaps)]
 
     def edit(config: RunConfig) -> RunConfig:
         for family, replacement in pairs:
-            config = replace(config, model=swap(family, replacement)(config.model))
+            config = replace(config, model=_swap_all(config.model, family, replacement))
         return config
 
     return edit
+
+
+def _swap_all(model: ModelConfig, family: type[Config], replacement: Config) -> ModelConfig:
+    real = any(one.kind != NO_PART for one in find(model, family))
+
+    def change(old: Config) -> Config:
+        return old if real and old.kind == NO_PART else replacement
+
+    return swap(family, change)(model)
 
 
 def _swap_named(name: str, part: Any) -> tuple[type[Config], Config]:

@@ -108,6 +108,18 @@ def collate(rows: Sequence[Row], numbers: Sequence[int]) -> Batch:
     return rows[0].stack(rows, numbers)
 
 
+def joined(groups: NDArray[np.int64], make: Callable[[NDArray[np.int64]], Batch]) -> Batch:
+    """Return a batch of which each group of rows is made together; `make` is told their places in the batch."""
+    if (groups == groups[0]).all():
+        return make(np.arange(len(groups)))
+    places = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    order = torch.from_numpy(np.argsort(np.concatenate(places)))
+    parts = [vars(make(some)) for some in places]
+    known = [name for name, value in parts[0].items() if value is not None]
+    fields: dict[str, Any] = {name: torch.cat([part[name] for part in parts]) for name in known}
+    return Batch(**fields).select(order)
+
+
 def _stack(values: Sequence[Any], dtype: Any = None) -> Tensor | None:
     if values[0] is None:
         return None
@@ -131,6 +143,10 @@ class RowPlan(ABC):
     @abstractmethod
     def row(self, number: int) -> Row:
         """Return one row of the endless run; a pure function of the data, the config, the seed and the number."""
+
+    def build_batch(self, numbers: Sequence[int]) -> Batch:
+        """Return some rows as a batch; a kind of rows whose making is slow one by one makes them together."""
+        return collate([self.row(number) for number in numbers], numbers)
 
 
 class EpochCache(Generic[T]):
@@ -219,7 +235,7 @@ class Loader:
         return range(first + self.rank * share, first + (self.rank + 1) * share)
 
     def _build(self, numbers: range) -> Batch:
-        batch = collate([self.plan.row(number) for number in numbers], numbers)
+        batch = self.plan.build_batch(numbers)
         batch = batch if self.transform is None else self.transform(batch)
         return batch.pin() if self.pin else batch
 

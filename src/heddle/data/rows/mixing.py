@@ -1,13 +1,15 @@
 """Mixing corpora: rows of several plans in fixed proportions, still a pure function of the row number."""
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from heddle.core import ConfigError
-from heddle.data.rows.loader import EpochCache, Row, RowPlan
+from heddle.data.rows.loader import Batch, EpochCache, Row, RowPlan, joined
 from heddle.data.rows.plan import permutation
 
 BLOCK = 1000  # rows; each block holds exactly the wanted shares, so the rows before a block need no counting
@@ -38,6 +40,15 @@ class MixedPlan(RowPlan):
     def row(self, number: int) -> Row:
         chosen, inner = self.place(number)
         return self._plans[chosen].row(inner)
+
+    def build_batch(self, numbers: Sequence[int]) -> Batch:
+        places = np.array([self.place(number) for number in numbers])
+        chosen, inner = places[:, 0], places[:, 1]
+
+        def make(some: NDArray[np.int64]) -> Batch:
+            return self._plans[int(chosen[some[0]])].build_batch(inner[some].tolist())
+
+        return dataclasses.replace(joined(chosen, make), rows=torch.tensor(numbers, dtype=torch.int64))
 
     def place(self, number: int) -> tuple[int, int]:
         """Return which plan a row comes from, and which of that plan's rows it is."""

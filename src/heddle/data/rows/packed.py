@@ -6,6 +6,7 @@ has the pairs of all documents end to end; because documents close with `end` an
 stream is the target before it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -16,11 +17,12 @@ from numpy.typing import NDArray
 
 from heddle.core import Positive, part, replace
 from heddle.core.shapes import Tensor
-from heddle.data.rows.loader import EpochCache, Row, RowPlan
+from heddle.data.rows.loader import Batch, EpochCache, Row, RowPlan, joined
 from heddle.data.rows.plan import RowsConfig, check_corpus, permutation, random_bits
 from heddle.data.shards import Shards
 
 Boundaries = Literal["reset", "stream"]
+Places = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows, and where in them
 DOCUMENT = 300  # tokens of a random document, about
 
 
@@ -32,40 +34,38 @@ class TokenStream:
     begins: NDArray[np.int64]  # where each piece begins in the shards
     edges: NDArray[np.int64]  # where each piece begins in the stream, and where the last one ends
 
-    def take(self, start: int, stop: int, out: NDArray[Any], weights: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Write the pairs start .. stop as tokens, one more than pairs, and their weights; return the pieces' sizes.
+    def take(
+        self, starts: NDArray[np.int64], stops: NDArray[np.int64], out: NDArray[Any], weights: NDArray[np.float32]
+    ) -> Places:
+        """Write the pairs starts .. stops as rows of tokens, one more than pairs, and of weights.
 
-        Where there is a loss mask, the pair that leads into a document is a piece of its own.
+        Return the rows and places where pieces begin. Where there is a loss mask, the pair that leads into a document
+        is a piece of its own.
         """
-        first = int(self.edges.searchsorted(start, "right")) - 1
-        last = int(self.edges.searchsorted(stop, "left"))
-        cuts = self.edges[first : last + 1].copy()
-        begins = self.begins[first:last].copy()
-        begins[0] += start - cuts[0]
-        cuts[0], cuts[-1] = start, stop
-        sizes = cuts[1:] - cuts[:-1]
+        first = self.edges.searchsorted(starts, "right") - 1
+        counts = np.where(stops > starts, self.edges.searchsorted(stops, "left") - first, 0)
+        rows = np.repeat(np.arange(len(starts)), counts)
+        pieces = np.arange(len(rows)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+        edges, whole = self.edges[pieces], starts[rows]
+        left = np.maximum(edges, whole)
+        places, until = left - whole, np.minimum(self.edges[pieces + 1], stops[rows]) - whole
+        begins = self.begins[pieces] + left - edges
         # Pieces that are neighbours on disk too are read in one go.
-        apart = np.flatnonzero(begins[1:] != begins[:-1] + sizes[:-1]) + 1
-        runs = [0, *apart.tolist()]
-        places = [*(cuts[runs] - start).tolist(), stop - start]
-        for place, until, begin in zip(places, places[1:], begins[runs].tolist(), strict=False):
-            self.shards.fill(out[place : until + 1], begin)
-            self.shards.fill_weights(weights[place:until], begin)
-        return sizes if self.shards.loss_mask is None else split_off_openings(sizes, self.shards.opens(begins))
+        apart = (rows[1:] != rows[:-1]) | (begins[1:] != begins[:-1] + until[:-1] - places[:-1])
+        runs = np.flatnonzero(np.concatenate(([True], apart))) if len(rows) else rows
+        lasts = np.append(runs[1:], len(rows))[: len(runs)] - 1
+        self.shards.fill_rows(out, (rows[runs], places[runs]), begins[runs], until[lasts] - places[runs])
+        if self.shards.loss_mask is None:
+            weights[:] = np.arange(weights.shape[1]) < (stops - starts)[:, None]
+            return rows, places
+        for row, place, stop, begin in np.stack([rows[runs], places[runs], until[lasts], begins[runs]], 1).tolist():
+            self.shards.fill_weights(weights[row, place:stop], begin)
+        opening = self.shards.opens(begins) & (until - places > 1)
+        return np.append(rows, rows[opening]), np.append(places, places[opening] + 1)
 
-    def starts_document(self, place: int) -> bool:
-        """Tell whether a document, or a piece of one, begins at this pair."""
-        return int(self.edges[self.edges.searchsorted(place)]) == place
-
-
-def split_off_openings(sizes: NDArray[np.int64], opens: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Split off the first pair of each piece that opens a document.
-
-    A conversation begins with the first token of its template, not with the end of another document, as it does when
-    the model answers; so the pair before is no part of it.
-    """
-    parts = np.stack([opens.astype(np.int64), sizes - opens], axis=1).ravel()
-    return parts[parts > 0]
+    def starts_document(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell at which pairs a document, or a piece of one, begins."""
+        return np.asarray(self.edges[self.edges.searchsorted(places)] == places)
 
 
 def stored_order(shards: Shards) -> TokenStream:
@@ -93,41 +93,75 @@ def shuffled_order(shards: Shards, seed: int, epoch: int, length: int) -> TokenS
     return TokenStream(shards, begins, np.concatenate([[0], np.cumsum(sizes)]))
 
 
-def cut_row(
-    stream: TokenStream, span: tuple[int, int], length: int, boundaries: Boundaries, fresh: bool | None = None
-) -> Row:
-    """Cut the pairs of a span out of a stream and pad them to the length."""
-    start, stop = span
-    count = stop - start
-    tokens = np.empty(length + 1, stream.shards.dtype)
-    tokens[count:] = stream.shards.end
-    weights = np.zeros(length, np.float32)
-    sizes = stream.take(start, stop, tokens[: count + 1], weights[:count]) if count else np.zeros(0, np.int64)
-    inputs = with_begin_token(tokens, np.cumsum(sizes) - sizes, stream.shards)
+@dataclass(frozen=True)
+class PackedArrays:
+    """Several rows of one shape as arrays; the fields are those of `Row`, with a dimension before them."""
+
+    tokens: NDArray[Any]
+    weights: NDArray[np.float32]
+    documents: NDArray[np.int64] | None
+    positions: NDArray[np.int64] | None
+    inputs: NDArray[Any] | None
+    fresh: NDArray[np.bool_] | None
+
+    def row(self) -> Row:
+        """Return the only row."""
+        optional = {"documents": self.documents, "positions": self.positions, "inputs": self.inputs}
+        more = {name: value[0] for name, value in optional.items() if value is not None}
+        return Row(self.tokens[0], self.weights[0], fresh=None if self.fresh is None else bool(self.fresh[0]), **more)
+
+    def batch(self, numbers: NDArray[np.int64]) -> Batch:
+        """Return all rows as a batch."""
+        tokens = torch.from_numpy(self.tokens.astype(np.int64))
+        inputs = tokens[:, :-1].contiguous() if self.inputs is None else torch.from_numpy(self.inputs.astype(np.int64))
+        more = {"documents": self.documents, "positions": self.positions, "fresh": self.fresh}
+        return Batch(
+            inputs=inputs,
+            targets=tokens[:, 1:].contiguous(),
+            weights=torch.from_numpy(self.weights),
+            rows=torch.from_numpy(numbers),
+            **{name: torch.from_numpy(value) for name, value in more.items() if value is not None},
+        )
+
+
+def cut_rows(
+    stream: TokenStream,
+    spans: tuple[NDArray[np.int64], NDArray[np.int64]],
+    length: int,
+    boundaries: Boundaries,
+    fresh: NDArray[np.bool_] | None = None,
+) -> PackedArrays:
+    """Cut the pairs of spans, from their starts to their stops, out of a stream and pad each to the length."""
+    starts, stops = spans
+    tokens = np.full((len(starts), length + 1), stream.shards.end, stream.shards.dtype)
+    weights = np.zeros((len(starts), length), np.float32)
+    begun = stream.take(starts, stops, tokens, weights)
+    inputs = with_begin_token(tokens, begun, stream.shards)
     if boundaries == "stream":
-        return Row(tokens, weights, fresh=fresh, inputs=inputs)
-    documents, positions = _document_ids(sizes, length)
-    return Row(tokens, weights, documents, positions, fresh, inputs=inputs)
+        return PackedArrays(tokens, weights, None, None, inputs, fresh)
+    documents, positions = _document_ids(begun, stops - starts, length)
+    return PackedArrays(tokens, weights, documents, positions, inputs, fresh)
 
 
-def _document_ids(sizes: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return document indices and positions of a row; what the sizes leave over is padding, one more document."""
-    used = int(sizes.sum())
-    if used < length:
-        sizes = np.append(sizes, length - used)
-    starts = np.cumsum(sizes) - sizes
-    return np.repeat(np.arange(len(sizes)), sizes), np.arange(length) - np.repeat(starts, sizes)
+def _document_ids(begun: Places, used: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return document indices and positions of rows; what is left over is padding, one more document."""
+    index, begins = np.arange(length), np.zeros((len(used), length), bool)
+    begins[begun] = True
+    padded = np.flatnonzero(used < length)
+    begins[padded, used[padded]] = True
+    return begins.cumsum(axis=1) - 1, index - np.maximum.accumulate(np.where(begins, index, 0), axis=1)
 
 
-def with_begin_token(tokens: NDArray[Any], starts: NDArray[np.int64], shards: Shards) -> NDArray[Any] | None:
-    """Return the inputs of a row whose documents begin with an id of their own; None: the stored tokens.
+def with_begin_token(tokens: NDArray[Any], begun: tuple[NDArray[np.int64], ...], shards: Shards) -> NDArray[Any] | None:
+    """Return the inputs of rows whose documents begin with an id of their own; None: the stored tokens.
 
     The token stored before a document is the end of another. A piece that continues a document is left as it is.
     """
     if shards.begin == shards.end:
         return None
-    inputs = tokens[:-1].copy()
-    inputs[starts[inputs[starts] == shards.end]] = shards.begin
+    inputs = tokens[..., :-1].copy()
+    opens = inputs[begun] == shards.end
+    inputs[tuple(index[opens] for index in begun)] = shards.begin
     return inputs
 
 
@@ -194,11 +228,19 @@ class PackedPlan(RowPlan):
         self._epoch = EpochCache(partial(_packed_epoch, config, shards, seed, self.rows_per_epoch))
 
     def row(self, number: int) -> Row:
-        epoch, index = divmod(number, self.rows_per_epoch)
-        stream, order = self._epoch(epoch)
-        start = int(order[index]) * self.length
-        span = start, min(start + self.length, self._tokens)
-        return cut_row(stream, span, self.length, self._config.boundaries)
+        return self._cut(*divmod(np.array([number]), self.rows_per_epoch)).row()
+
+    def build_batch(self, numbers: Sequence[int]) -> Batch:
+        every = np.asarray(numbers, np.int64)
+        epochs, index = np.divmod(every, self.rows_per_epoch)
+        return joined(epochs, lambda some: self._cut(epochs[some], index[some]).batch(every[some]))
+
+    def _cut(self, epochs: NDArray[np.int64], index: NDArray[np.int64]) -> PackedArrays:
+        """Cut some rows of one epoch."""
+        stream, order = self._epoch(int(epochs[0]))
+        starts = order[index] * self.length
+        spans = starts, np.minimum(starts + self.length, self._tokens)
+        return cut_rows(stream, spans, self.length, self._config.boundaries)
 
 
 def _packed_epoch(

@@ -48,6 +48,9 @@ class PairRows(RowsConfig):
         if source is None:
             want = "pairs of source and target (a .tsv file, or parallel files), because rows.kind is pairs"
             raise ConfigError("data", want=want, got="text without targets")
+        if source.loss_mask is not None:
+            want = "preferences, because the corpus has preference pairs"
+            raise ConfigError("rows.kind", want=want, got=self.kind)
         if source.count != shards.count:
             want = f"{shards.count} documents, one for each of {shards.folder}"
             raise DataError(f"{source.folder}: want {want}, found {source.count}")
@@ -110,7 +113,7 @@ class PairPlan(RowPlan):
         return Row(tokens, weights, source=source, source_length=source_count, inputs=self._opened(tokens))
 
     def _opened(self, tokens: NDArray[Any]) -> NDArray[Any] | None:
-        return with_begin_token(tokens, np.zeros(1, np.int64), self._target)
+        return with_begin_token(tokens, (np.zeros(1, np.int64),), self._target)
 
 
 def _pair_epoch(

@@ -25,6 +25,7 @@ class RowsConfig(Config, ABC):
     paired: a row has a source and a target, for an encoder-decoder.
     carries_state: a row continues one of the batch before, for recurrent models (truncated BPTT).
     mixable: rows of several corpora may be mixed by weight.
+    compares_answers: a row has two answers to one prompt, one of them preferred.
     labelled: a row is one example with its label, for objectives that recognize something.
     """
 
@@ -32,6 +33,7 @@ class RowsConfig(Config, ABC):
     paired: ClassVar[bool] = False
     carries_state: ClassVar[bool] = False
     mixable: ClassVar[bool] = False
+    compares_answers: ClassVar[bool] = False
     labelled: ClassVar[bool] = False
 
     @property
@@ -87,6 +89,8 @@ class RowsConfig(Config, ABC):
 
 def check_corpus(shards: Shards, source: Shards | None, need: int, what: str) -> None:
     """Refuse a corpus of pairs, or one that is too small for these rows."""
+    if source is not None and source.loss_mask is not None:
+        raise ConfigError("rows.kind", want="preferences, because the corpus has preference pairs", got="another kind")
     if source is not None:
         raise ConfigError("rows.kind", want="pairs, because the corpus has source and target", got="another kind")
     if shards.tokens < need:

@@ -1,14 +1,17 @@
 """Streams for truncated BPTT: each row of a batch continues the row before it; recurrent models carry their state."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from heddle.core import Positive, part, replace
 from heddle.core.shapes import Tensor
-from heddle.data.rows.loader import EpochCache, Row, RowPlan
-from heddle.data.rows.packed import Boundaries, TokenStream, cut_row, shuffled_order, stored_order
+from heddle.data.rows.loader import Batch, EpochCache, Row, RowPlan, joined
+from heddle.data.rows.packed import Boundaries, PackedArrays, TokenStream, cut_rows, shuffled_order, stored_order
 from heddle.data.rows.plan import RowsConfig, check_corpus
 from heddle.data.shards import Shards
 
@@ -68,20 +71,32 @@ class StreamPlan(RowPlan):
         self._epoch = EpochCache(partial(_stream_epoch, config, shards, seed))
 
     def row(self, number: int) -> Row:
-        epoch, index = divmod(number, self.rows_per_epoch)
-        chunk, lane = divmod(index, self._config.lanes)
-        stream = self._epoch(epoch)
+        return self._cut(*divmod(np.array([number]), self.rows_per_epoch)).row()
+
+    def build_batch(self, numbers: Sequence[int]) -> Batch:
+        every = np.asarray(numbers, np.int64)
+        epochs, index = np.divmod(every, self.rows_per_epoch)
+        return joined(epochs, lambda some: self._cut(epochs[some], index[some]).batch(every[some]))
+
+    def _cut(self, epochs: NDArray[np.int64], index: NDArray[np.int64]) -> PackedArrays:
+        """Cut some rows of one epoch."""
+        chunk, lane = np.divmod(index, self._config.lanes)
+        stream = self._epoch(int(epochs[0]))
         begin, end = (self._tokens * edge // self._config.lanes for edge in (lane, lane + 1))
-        start = min(begin + chunk * self.length, end)
-        span = start, min(start + self.length, end)
-        reset = self._config.boundaries == "reset" and _resets_state(stream, start)
-        return cut_row(stream, span, self.length, self._config.boundaries, fresh=chunk == 0 or reset)
+        start = np.minimum(begin + chunk * self.length, end)
+        spans = start, np.minimum(start + self.length, end)
+        fresh = chunk == 0
+        if self._config.boundaries == "reset":
+            fresh |= _resets_state(stream, start)
+        return cut_rows(stream, spans, self.length, self._config.boundaries, fresh)
 
 
-def _resets_state(stream: TokenStream, start: int) -> bool:
-    """Tell whether state is reset before this pair: in a conversation, also after the pair that leads into it."""
-    led = stream.shards.loss_mask is not None and start > 0 and stream.starts_document(start - 1)
-    return stream.starts_document(start) or led
+def _resets_state(stream: TokenStream, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Tell whether state is reset before these pairs: in a conversation, also after the pair that leads into it."""
+    found = stream.starts_document(starts)
+    if stream.shards.loss_mask is None:
+        return found
+    return found | ((starts > 0) & stream.starts_document(np.maximum(starts - 1, 0)))
 
 
 def _stream_epoch(config: StreamRows, shards: Shards, seed: int, epoch: int) -> TokenStream:

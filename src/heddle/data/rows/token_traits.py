@@ -17,10 +17,10 @@ class TokenTraits:
     ends_sentence: NDArray[np.bool_]
 
     def word_starts(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell where words begin in a row of tokens; its first token always begins one."""
+        """Tell where words begin in rows of tokens; the first token of a row always begins one."""
         starts = self.begins_word[tokens]
-        starts[1:] |= self.ends_word[tokens[:-1]]
-        starts[:1] = True
+        starts[..., 1:] |= self.ends_word[tokens[..., :-1]]
+        starts[..., :1] = True
         return starts
 
 

@@ -18,3 +18,13 @@ from heddle.data.shards.labelled import ExampleShards, open_side
 from heddle.data.shards.prepare import Prepared, ProgressCallback, check_target, open_prepared, prepare
 from heddle.data.shards.shard_writer import ShardWriter
 from heddle.data.shards.shards import Shards
+from heddle.data.shards.teacher_outputs import (
+    Precision,
+    TeacherOutput,
+    TeacherOutputs,
+    TeacherOutputsManifest,
+    TeacherOutputsWriter,
+    has_outputs,
+    key_of,
+    read_outputs_manifest,
+)

@@ -46,7 +46,8 @@ ProgressCallback = Callable[[int, int], None]  # documents and bytes so far
 class Prepared:
     """A folder of prepared data: `train` and `valid` shards.
 
-    Of pairs, each holds `source` and `target`; of labelled texts `text`, `labels` and, where there is one, `second`.
+    Of pairs, each holds `source` and `target`; of preference pairs, the chosen and the rejected answers in their place;
+    of labelled texts `text`, `labels` and, where there is one, `second`.
     """
 
     folder: Path
@@ -141,7 +142,7 @@ def prepare(
             if chat_encoder is not None:
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
             marks = tokenizer.fingerprint, None if chat_encoder is None else _hash(chat_encoder.template)
-            found = Prepared(folder, fingerprint, writers.form == "pairs", counter, False, *marks)
+            found = Prepared(folder, fingerprint, writers.form in IN_TWOS, counter, False, *marks)
             made = replace(found, held_out=writers.held_out.value, labels=labels, second=writers.second)
             write_json(new / RECORD, _record(made, corpus))
             return _publish(new, made)
@@ -269,7 +270,8 @@ def _finished(
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-DocumentForm = Literal["texts", "pairs", "conversations", "labelled"]
+DocumentForm = Literal["texts", "pairs", "conversations", "preferences", "chat_preferences", "labelled"]
+IN_TWOS = ("pairs", "preferences", "chat_preferences")  # forms that are stored as two documents under one number
 
 
 class _Writers:
@@ -302,12 +304,15 @@ class _Writers:
             self.second = document.pair is not None
             self._start(form)
         if self.form != form:
-            raise ConfigError("sources", want="either texts, pairs or conversations", got=f"{self.form} and {form}")
+            want = "either texts, pairs, preference pairs or conversations"
+            raise ConfigError("sources", want=want, got=f"{self.form} and {form}")
         self._check_alike(document)
+        bad = next((found for found in result if isinstance(found, RejectedDocument)), None)
+        if bad is not None:  # of two sides neither is written
+            counter.drop(bad.reason, f"{document.origin} ({bad.words})" if bad.words else document.origin)
+            return
         for (writer, before), found in zip(self._open[side], result, strict=True):
-            if isinstance(found, RejectedDocument):
-                counter.drop(found.reason, f"{document.origin} ({found.words})" if found.words else document.origin)
-                return
+            assert isinstance(found, EncodedDocument)
             stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids
             writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts, lost=found.lost)
             self.bytes += found.bytes
@@ -343,6 +348,9 @@ class _Writers:
                         special_tokens.decoder_start[1:],
                     ),
                 ]
+            elif form in ("preferences", "chat_preferences"):  # conversations open with what their template writes
+                begin = special_tokens.document_start[0] if form == "preferences" else special_tokens.end
+                self._open[side] = [(self._writer(folder / name, begin), ()) for name in ("source", "target")]
             elif form == "labelled":
                 names = ("text", "second") if self.second else ("text",)
                 self._open[side] = [(self._writer(folder / name, special_tokens.end), ()) for name in names]
@@ -369,5 +377,7 @@ class _Writers:
 
 def _form(document: Document) -> DocumentForm:
     if document.turns is not None:
-        return "conversations"
+        return "conversations" if document.rejected_turns is None else "chat_preferences"
+    if document.rejected is not None:
+        return "preferences"
     return "texts" if document.target is None else "pairs"

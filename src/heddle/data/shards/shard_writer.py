@@ -17,7 +17,7 @@ from heddle.core.system import sync_folder
 from heddle.data.shards import shard_manifest
 
 
-class _HashedFile:
+class HashedFile:
     """A file that is hashed while it is written."""
 
     def __init__(self, path: Path) -> None:
@@ -80,7 +80,7 @@ class ShardWriter:
         self._dtype = shard_manifest.DTYPES[self._dtype_name]
         self._closing = np.array([end], self._dtype).tobytes()
         self._files: list[shard_manifest.ShardFile] = []
-        self._open: list[_HashedFile] = []  # tokens and ends of the shard being written
+        self._open: list[HashedFile] = []  # tokens and ends of the shard being written
         self._filled = 0  # tokens in the open shard
         self.documents = self.tokens = self.bytes = self.words = self.lost = 0
 
@@ -162,7 +162,7 @@ class ShardWriter:
             self._close_shard()
         if not self._open:
             for name in shard_manifest.file_names(len(self._files) // 2):
-                self._open.append(_HashedFile(self._temporary / name))
+                self._open.append(HashedFile(self._temporary / name))
             self._open[0].write(self._closing)
             self._filled = 0
 
@@ -187,7 +187,7 @@ class ShardWriter:
             counted=None if self._document_ids is None else self._counted,
             lost=self.lost,
         )
-        self._open = [_HashedFile(self._temporary / shard_manifest.MANIFEST)]
+        self._open = [HashedFile(self._temporary / shard_manifest.MANIFEST)]
         self._open[0].write(shard_manifest.manifest_text(encode(manifest)).encode())
         self._open[0].finish()
         sync_folder(self._temporary)

@@ -42,10 +42,10 @@ class _TokenFile:
 
     def read(self, out: NDArray[Any], start: int) -> None:
         """Fill `out` from the token before `start` on (the opening `end` makes that the file's own offset)."""
-        _read_exactly(self.path, self.descriptor, out.data.cast("B"), start * out.itemsize)
+        read_exactly(self.path, self.descriptor, out.data.cast("B"), start * out.itemsize)
 
 
-def _read_exactly(path: Path, descriptor: int, view: memoryview, offset: int) -> None:
+def read_exactly(path: Path, descriptor: int, view: memoryview, offset: int) -> None:
     while view:
         try:
             got = os.preadv(descriptor, [view], offset)
@@ -139,6 +139,32 @@ class Shards:
             file.read(out[done : done + here + 1], start - file.first)
             start, done, index = start + here, done + here, index + 1
 
+    def fill_rows(
+        self,
+        out: NDArray[Any],
+        places: tuple[NDArray[np.int64], NDArray[np.int64]],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Fill spans of rows, in order, from their places on, as `fill` does: one token more than each counts."""
+        stops = starts + counts
+        bad = (starts < 0) | (counts < 0) | (stops > self.tokens) | (places[1] + counts >= out.shape[1])
+        if bad.any() or out.dtype != self.dtype or not out.flags.c_contiguous:
+            raise IndexError(f"spans of {self.tokens} tokens into {out.shape} of {out.dtype}")
+        if not self._closer.alive:
+            raise DataError(f"{self.folder}: already closed")
+        size, view, flat = out.itemsize, out.reshape(-1).data.cast("B"), out.reshape(-1)
+        index = np.searchsorted(self._firsts, starts, "right") - 1
+        within = stops <= np.append(self._firsts, self.tokens)[index + 1]
+        at, offsets = places[0] * out.shape[1] + places[1], starts - np.array(self._firsts)[index]
+        for span in zip(*(a.tolist() for a in (within, index, at, counts + 1, offsets, starts)), strict=True):
+            inside, number, first, count, offset, start = span
+            if inside:
+                file = self._files[number]
+                read_exactly(file.path, file.descriptor, view[first * size : (first + count) * size], offset * size)
+            else:
+                self.fill(flat[first : first + count], start)
+
     def fill_weights(self, out: NDArray[np.float32], start: int) -> None:
         """Fill `out` with the loss mask from `start` on; without one, with ones."""
         if self.loss_mask is None:
@@ -176,7 +202,7 @@ def _open_shard(
     tokens, ends = manifest.files[2 * shard : 2 * shard + 2]
     with _checked_descriptor(folder, ends) as descriptor:
         index = np.empty(ends.size // 8, "<i8")
-        _read_exactly(folder / ends.name, descriptor, index.data.cast("B"), 0)
+        read_exactly(folder / ends.name, descriptor, index.data.cast("B"), 0)
         if verify:
             _compare(folder / ends.name, hashlib.sha256(index.data).hexdigest(), ends)
     item = DTYPES[manifest.dtype].itemsize
@@ -224,7 +250,7 @@ def _verify_tokens(
     digest, fits, at = hashlib.sha256(), True, 0
     while at < file.size:
         view = memoryview(buffer)[: min(BLOCK, file.size - at)]
-        _read_exactly(path, descriptor, view, at)
+        read_exactly(path, descriptor, view, at)
         digest.update(view)
         values = np.frombuffer(view, DTYPES[manifest.dtype])
         here = at // values.itemsize

@@ -15,8 +15,9 @@ from heddle.data.sources.corpus import (
     source_for,
 )
 from heddle.data.sources.decompress import UnreadableFile, decoded, read_faults
-from heddle.data.sources.documents import Document, DocumentCounter, DocumentsChecksum, SkipReason, SourceConfig, Turns
+from heddle.data.sources.documents import Document, DocumentCounter, DocumentsChecksum, SkipReason, SourceConfig
 from heddle.data.sources.labels import Answers, ClassLabels, Label, LabelKind, Score, WordTags
+from heddle.data.sources.preferences import PreferenceSource
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import CsvSource, JsonlSource, ParallelSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource

@@ -9,6 +9,7 @@ from heddle.core.system import parse_json
 from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SourceConfig, check_text
 from heddle.data.sources.labels import Answers, Span, as_iob2, tagged_text
+from heddle.data.sources.questions import Question, question_of
 from heddle.data.sources.records import Encoding, json_items, whole_lines
 
 LONGEST = 1 << 20  # bytes of a line of CoNLL
@@ -135,6 +136,12 @@ class SquadSource(SourceConfig):
                 counter.see()
                 question, context, spans = _question(row, origin)
                 yield Document(question, origin, group or context, pair=context, label=Answers(spans))
+
+    def questions(self) -> Iterator[Question]:
+        """Yield each question with the texts of its answers; contexts are not needed (closed book, WebQuestions)."""
+        for path in find_files(self.path, "*.json*"):
+            for row, origin, _ in _questions(path, self.encoding):
+                yield question_of(row, origin)
 
     def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""

@@ -1,7 +1,7 @@
 """Chat encoding: documents to ids with a loss mask; of a conversation, only what is to be learnt has a loss."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -66,17 +66,34 @@ class ChatEncoder:
 def encode_documents(
     tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, documents: Sequence[Document]
 ) -> list[tuple[EncodedDocument | RejectedDocument, ...]]:
-    """Encode documents: the ids of a text or a conversation, or those of both sides of a pair."""
+    """Encode documents: the ids of a text or a conversation, or those of both sides of a pair or both answers."""
     parts = [() if d.turns is not None else tuple(d.texts) for d in documents]
+    prototypes = iter(tokenizer.encode_arrays([d.prototype for d in documents if d.prototype is not None]))
     ids = iter(tokenizer.encode_arrays([text for texts in parts for text in texts]))
     found: list[tuple[EncodedDocument | RejectedDocument, ...]] = []
     for document, texts in zip(documents, parts, strict=True):
-        if document.turns is None:
-            found.append(tuple(_encoded(tokenizer, text, next(ids)) for text in texts))
+        if document.rejected is not None:
+            prompt, answers = next(ids), [(text, next(ids)) for text in texts[1:]]
+            found.append(tuple(_answer(tokenizer, prompt, *answer) for answer in answers))
+        elif document.turns is None:
+            encoded = [_encoded(tokenizer, text, next(ids)) for text in texts]
+            if document.prototype is not None:
+                source = [encoded[0].ids, np.array(tokenizer.special_tokens.separator, np.uint32), next(prototypes)]
+                encoded[0] = replace(encoded[0], ids=np.concatenate(source))
+            found.append(tuple(encoded))
         else:
             assert chat_encoder is not None, "conversations need a template"
-            found.append((chat_encoder.encode(document.turns),))
+            both = (document.turns, document.rejected_turns)
+            found.append(tuple(chat_encoder.encode(turns) for turns in both if turns is not None))
     return found
+
+
+def _answer(tokenizer: Tokenizer, prompt: Ids, text: str, ids: Ids) -> EncodedDocument:
+    """Return a prompt with an answer and its end, of which answer and end have a loss."""
+    before = np.array(tokenizer.special_tokens.document_start[1:], np.uint32)
+    whole = np.concatenate((before, prompt, ids, [tokenizer.end])).astype(np.uint32)
+    counts = np.arange(len(whole)) >= len(before) + len(prompt)
+    return replace(_encoded(tokenizer, text, ids), ids=whole, counts=counts)
 
 
 def _encoded(tokenizer: Tokenizer, text: str, ids: Ids) -> EncodedDocument:

@@ -43,17 +43,17 @@ class ChatSource(SourceConfig):
         for path in find_files(self.path, *JSON):
             for origin, raw in numbered(path, self.longest, counter, self.encoding):
                 row = parse_row(raw)
-                turns = row if isinstance(row, SkipReason) else self._turns(row)
+                turns = row if isinstance(row, SkipReason) else self.conversation(row)
                 if isinstance(turns, SkipReason):
                     counter.skip(turns, origin)
                 else:
-                    yield Document(_readable(turns), origin, turns=turns)
+                    yield Document(readable(turns), origin, turns=turns)
 
     def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
         return [file_stamp(path) for path in find_files(self.path, *JSON)]
 
-    def _turns(self, row: JsonRow) -> Turns | SkipReason:
+    def conversation(self, row: JsonRow) -> Turns | SkipReason:
         """Return the conversation that a row holds, or why it holds none."""
         if isinstance(row, str):
             return SkipReason.BAD_JSON
@@ -133,6 +133,6 @@ def _checked(turns: Turns) -> Turns | SkipReason:
     return turns
 
 
-def _readable(turns: Turns) -> str:
+def readable(turns: Turns) -> str:
     """Return a conversation as text that a tokenizer can learn from: the words that mark turns among them."""
     return "\n".join(f"{str(m['role']).capitalize()}: {text}" for m in turns.messages for text in _texts(m))

@@ -1,5 +1,6 @@
 """Columns: which fields of a table hold the text, its label and the rest; found by their names where not given."""
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import ClassVar
 
-from heddle.core import DataError, UsageError, fields_of, replace
+from heddle.core import ConfigError, DataError, UsageError, fields_of, replace
 from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, SourceConfig, check_text
 from heddle.data.sources.labels import ClassLabels, Label, LabelKind, Score, as_iob2, json_label, tagged_text
 from heddle.data.sources.records import document_of
@@ -39,13 +40,14 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "tags": ("tags", "ner_tags", "labels", "ner"),
     "words": ("tokens", "words", "text"),
     "target": ("target", "summary", "translation", "reply", "highlights"),
+    "prototype": ("prototype",),
 }
 # What an objective wants: the roles that it needs, and those that it also uses where there are some.
 ROLES: Mapping[LabelKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "classes": (("text", "label"), ("pair",)),
     "score": (("text", "pair", "score"), ()),
     "tags": (("text", "tags"), ()),
-    "target": (("text", "target"), ()),
+    "target": (("text", "target"), ("prototype",)),
     "texts": (("text",), ("pair",)),
 }
 
@@ -61,6 +63,11 @@ class Columns:
     score: Column | None = None
     tags: Column | None = None
     group: Column | None = None
+    prototype: Column | None = None
+
+    def __post_init__(self) -> None:
+        if self.prototype is not None and (self.target is None or self.labelled):
+            raise ConfigError("prototype", want="null, because the documents are no pairs", got=self.prototype)
 
     @cached_property
     def roles(self) -> dict[str, Column]:
@@ -92,9 +99,11 @@ class Columns:
             )
             found["text"] = cells[0]
         group = self._group(found.pop("group", None), origin)
+        prototype = found.pop("prototype", None)
         if not self.labelled:
             values = [c if isinstance(c, str | SkipReason) else SkipReason.MISSING_FIELD for c in found.values()]
-            yield from document_of(values, origin, counter, group)
+            documents = document_of(values, origin, counter, group)
+            yield from documents if self.prototype is None else self._edited(documents, prototype, origin)
             return
         row = _LabelledRow(self, found, origin)
         reason = row.unusable()
@@ -102,6 +111,14 @@ class Columns:
             counter.skip(reason, origin)
             return
         yield row.document(group, separator)
+
+    def _edited(self, documents: Iterator[Document], cell: Cell, origin: str) -> Iterator[Document]:
+        """Yield pairs with the prototype in a cell, which may be empty."""
+        for document in documents:
+            text = "" if cell is SkipReason.EMPTY else cell  # of a table
+            if isinstance(text, SkipReason) or not isinstance(text, str):
+                raise DataError(f"{origin}: want text in column {self.prototype!r}, found {_shown(cell)}")
+            yield dataclasses.replace(document, prototype=text)
 
     def _group(self, cell: Cell, origin: str) -> str:
         if self.group is None:
@@ -199,7 +216,9 @@ def _shown(cell: Cell) -> str:
 class ColumnSource(SourceConfig, ABC):
     """A source of rows with columns; `separator` parts several labels in one field."""
 
-    later_fields: ClassVar[tuple[str, ...]] = ("encoding", "pair", "label", "score", "group", "separator", "tags")
+    later_fields: ClassVar[tuple[str, ...]] = (
+        *("encoding", "pair", "label", "score", "group", "separator", "tags", "prototype"),
+    )
     default_text: ClassVar[Column] = "text"  # what `text` is where nobody has named it
 
     path: str
@@ -209,6 +228,7 @@ class ColumnSource(SourceConfig, ABC):
     label: Column | None
     score: Column | None
     group: Column | None
+    prototype: Column | None
     separator: str | None
     encoding: str | None
 
@@ -223,15 +243,26 @@ class ColumnSource(SourceConfig, ABC):
         """Tell whether its documents have labels, or second texts."""
         return self.columns.labelled
 
+    @property
+    def edits(self) -> bool:
+        """Tell whether its documents are pairs with prototypes, for an editor."""
+        return self.prototype is not None
+
     @abstractmethod
     def first_rows(self, most: int) -> list[list[str]]:
         """Return the first rows of the first file, as text: the names of columns come first, if there are any."""
+
+    def usual_columns(self, role: str) -> list[str]:
+        """Return the columns that have one of the usual names of a role."""
+        return [name for row in self.first_rows(1) for name in row if name.lower() in NAMES[role]]
 
     def resolve(self, wanted: LabelKind | None) -> SourceConfig:
         if wanted is None or wanted not in ROLES:
             return self
         needed, more = ROLES[wanted]
         own = fields_of(self)
+        if wanted == "target" and own["target"] is not None:
+            more = ()  # who names the columns names them all: a prototype is not read unasked
         if absent := [role for role in needed if role not in own]:
             raise UsageError(f"{self.path}: {self.kind} has no lists, so no {absent[0]}; want JSON lines or CoNLL")
         given = {role: own[role] for role in (*needed, *more) if own[role] is not None}
@@ -240,13 +271,15 @@ class ColumnSource(SourceConfig, ABC):
             del given["text"]
         if all(role in given for role in needed):
             return self
-        return replace(self, **self._found(wanted, given))
+        return replace(self, **self._found(wanted, (needed, more), given))
 
-    def _found(self, wanted: LabelKind, given: Mapping[str, Column]) -> dict[str, Column]:
+    def _found(
+        self, wanted: LabelKind, roles: tuple[tuple[str, ...], tuple[str, ...]], given: Mapping[str, Column]
+    ) -> dict[str, Column]:
         """Return the columns of the roles that are not given, or refuse with the columns that there are."""
         rows = self.first_rows(LOOKS)
         header = rows[0] if rows else []
-        needed, more = ROLES[wanted]
+        needed, more = roles
         found = dict(given)
         for role in (*needed, *more):
             names = NAMES["words" if wanted == "tags" and role == "text" else role]

@@ -22,6 +22,7 @@ from heddle.core import (
 from heddle.data.sources.annotated import ConllSource
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
+from heddle.data.sources.chat_preferences import ChatPreferenceSource, preferences_at
 from heddle.data.sources.chats import ChatSource, holds_chats
 from heddle.data.sources.decompress import file_extension, find_files
 from heddle.data.sources.documents import (
@@ -239,9 +240,14 @@ class CorpusConfig(Config):
         return any(source.labelled for source in self.every)
 
     @property
+    def edits(self) -> bool:
+        """Tell whether this corpus holds pairs with prototypes, for an editor."""
+        return any(source.edits for source in self.every)
+
+    @property
     def chats(self) -> bool:
         """Say whether this corpus holds conversations."""
-        return any(isinstance(source, ChatSource) for source in self.every)
+        return any(isinstance(source, ChatSource | ChatPreferenceSource) for source in self.every)
 
     def chat_encoder(self, tokenizer: Tokenizer, template: str | None) -> ChatEncoder | None:
         """Return the encoder of conversations, by the corpus's own template or else this one; None: there are none."""
@@ -371,14 +377,14 @@ def source_for(path: str) -> SourceConfig:
     if not found:
         raise UsageError(f"{path}: an empty folder")
     reader = found.pop()
+    if reader is JsonlSource and (pairs := preferences_at(path)) is not None:
+        return pairs
     return ChatSource(path=path) if reader is JsonlSource and holds_chats(path) else reader(path=path)
 
 
 FileReader = type[TextSource | JsonlSource | TsvSource | CsvSource | ParquetSource | ConllSource]
 READERS: dict[str, FileReader] = {
-    ".jsonl": JsonlSource,
-    ".ndjson": JsonlSource,
-    ".json": JsonlSource,
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), JsonlSource),
     ".tsv": TsvSource,
     ".csv": CsvSource,
     ".parquet": ParquetSource,

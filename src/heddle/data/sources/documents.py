@@ -36,6 +36,7 @@ class SkipReason(StrEnum):
     MISSING_FIELD = "missing_field"
     TOO_LONG = "too_long"
     BAD_TURNS = "bad_turns"  # no conversation, or none that the template takes
+    SAME_ANSWERS = "same_answers"  # a preference pair whose answers are equal
     NO_ANSWER = "no_answer"  # a conversation in which the assistant says nothing
 
     @property
@@ -66,8 +67,10 @@ class Turns:
 class Document:
     """A text and where it came from; `target` makes it a pair, `turns` a conversation, `label` a labelled document.
 
-    A labelled document may have a second text, `pair`. Documents of one `group` stay on one side of a split, and so
-    does a document whose text is the group's name.
+    `rejected` makes it a preference pair: the answer that is worse than the target, to the same prompt, and
+    `rejected_turns` one of conversations. A labelled document may have a second text, `pair`; a pair a `prototype`,
+    which an editor reads after the text, and which may be empty. Documents of one `group` stay on one side of a split,
+    and so does a document whose text is the group's name.
     """
 
     text: str
@@ -77,6 +80,9 @@ class Document:
     turns: Turns | None = None
     pair: str | None = None
     label: Label | None = None
+    rejected: str | None = None
+    prototype: str | None = None
+    rejected_turns: Turns | None = None
 
     @cached_property
     def digest(self) -> int:
@@ -90,18 +96,26 @@ class Document:
             hashed.update(b"\xfd" + self.pair.encode())
         if self.label is not None:
             hashed.update(b"\xfc" + self.label.plain.encode())
+        if self.rejected is not None:
+            hashed.update(b"\xfb" + self.rejected.encode())
+        if self.prototype is not None:
+            hashed.update(b"\xfa" + self.prototype.encode())
+        if self.rejected_turns is not None:
+            hashed.update(b"\xf9" + self.rejected_turns.plain.encode())
         return int.from_bytes(hashed.digest(), "little")
 
     @property
     def texts(self) -> list[str]:
-        """Return its texts: one, or two where it is a pair or has a second one."""
-        return [text for text in (self.text, self.target, self.pair) if text is not None]
+        """Return its texts: one, two where it is a pair or has a second one, three of a preference pair."""
+        return [text for text in (self.text, self.target, self.rejected, self.pair) if text is not None]
 
     @property
     def split_digest(self) -> int:
-        """Return what places the document in a split: its group, or its content without the label."""
+        """Return what places the document in a split: its group, or its content without the label or the prototype."""
         if self.group:
             return Document(self.group, "").digest
+        if self.prototype is not None:
+            return Document(self.text, "", target=self.target).digest
         return self.digest if self.label is None else Document(self.text, "", pair=self.pair).digest
 
 
@@ -205,6 +219,11 @@ class SourceConfig(Config):
     @property
     def labelled(self) -> bool:
         """Tell whether its documents have labels, or second texts."""
+        return False
+
+    @property
+    def edits(self) -> bool:
+        """Tell whether its documents are pairs with prototypes, for an editor."""
         return False
 
     def absolute(self) -> Self:

@@ -101,6 +101,7 @@ class JsonlSource(ColumnSource):
     label: the field of the label; None: none, or found by its name where the objective wants labels.
     score: the field of a number, such as the similarity of two texts.
     group: the field of a group, whose documents stay on one side of a split.
+    prototype: the field of a text to edit, which is read after the source of a pair; it may be empty.
     separator: what parts several labels in one field; None: a field is one label, a list several.
     tags: the field of a list of tags, one for each word of `text`, which is then a list of words.
     longest: most bytes of a line; longer ones are left out and counted.
@@ -114,6 +115,7 @@ class JsonlSource(ColumnSource):
     label: str | None = None
     score: str | None = None
     group: str | None = None
+    prototype: str | None = None
     separator: str | None = None
     tags: str | None = None
     longest: Longest = 1 << 24
@@ -159,6 +161,7 @@ class TsvSource(ColumnSource):
     label: the column of the label; None: none, or found by its name where the objective wants labels.
     score: the column of a number, such as the similarity of two texts.
     group: the column of a group, whose documents stay on one side of a split.
+    prototype: the column of a text to edit, which is read after the source of a pair; it may be empty.
     separator: what parts several labels in one field; None: a field is one label.
     longest: most bytes of a line; longer ones are left out and counted.
     encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
@@ -173,6 +176,7 @@ class TsvSource(ColumnSource):
     label: int | str | None = None
     score: int | str | None = None
     group: int | str | None = None
+    prototype: int | str | None = None
     separator: str | None = None
     longest: Longest = 1 << 24
     encoding: Encoding | None = None
@@ -213,6 +217,7 @@ class CsvSource(ColumnSource):
     label: the column of the label; None: none, or found by its name where the objective wants labels.
     score: the column of a number, such as the similarity of two texts.
     group: the column of a group, whose documents stay on one side of a split.
+    prototype: the column of a text to edit, which is read after the source of a pair; it may be empty.
     separator: what parts several labels in one field; None: a field is one label.
     delimiter: the character between two fields.
     longest: most bytes of a row; longer ones are left out and counted.
@@ -226,6 +231,7 @@ class CsvSource(ColumnSource):
     label: int | str | None = None
     score: int | str | None = None
     group: int | str | None = None
+    prototype: int | str | None = None
     separator: str | None = None
     delimiter: Delimiter = ","
     longest: Longest = 1 << 24

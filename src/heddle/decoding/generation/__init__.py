@@ -12,6 +12,7 @@ from heddle.decoding.generation.generation_config import (
     check_rows,
 )
 from heddle.decoding.generation.logits import process_logits
+from heddle.decoding.generation.mixed_rows import MixedRow, advance_rows, mixed_row
 from heddle.decoding.generation.outputs import (
     BatchOutputs,
     Completion,

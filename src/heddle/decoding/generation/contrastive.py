@@ -79,7 +79,7 @@ class ContrastiveDecoder(StepDecoder):
         vectors, lengths, self.state = read_all(model, prefill, prefill.prompts)
         positions = torch.arange(vectors.shape[1], device=vectors.device)
         self.real: Bool[Tensor, "rows length"] = positions < lengths[:, None]
-        self.directions: Stream = _direction(vectors)
+        self.directions: Stream = _direction(model.head.vectors(vectors))
         self.logits: Logits = model.head.logits(vectors[torch.arange(len(lengths)), lengths - 1])
         self.trial: _Trial | None = None
 
@@ -92,7 +92,7 @@ class ContrastiveDecoder(StepDecoder):
         length = max(position.length for position in positions)
         state = with_capacity(self.model, self.state.select(each), length + 1, self.max_length)
         vectors, state = self.model.step(ids.reshape(-1, 1), state)
-        similarity = _direction(vectors).view(rows, k, -1) @ self.directions.mT
+        similarity = _direction(self.model.head.vectors(vectors)).view(rows, k, -1) @ self.directions.mT
         similarity = similarity.masked_fill(~self.real[:, None], NEG_INF).amax(-1)
         contrast = self.search.contrast
         scores = (1 - contrast) * probs.to(similarity.dtype) - contrast * similarity
@@ -109,7 +109,7 @@ class ContrastiveDecoder(StepDecoder):
             best, directions, real = best[kept], directions[kept], real[kept]
         vectors = self.trial.vectors[best]
         self.state = self.trial.state.select(best)
-        self.directions = torch.cat((directions, _direction(vectors)[:, None]), 1)
+        self.directions = torch.cat((directions, _direction(self.model.head.vectors(vectors))[:, None]), 1)
         self.real = torch.cat((real, real.new_ones(len(real), 1)), 1)
         return self.model.head.logits(vectors)
 

@@ -41,6 +41,17 @@ class TokenChooser(ABC):
         """Return an id for each row; `NO_TOKEN` where every logit is -inf."""
 
     @property
+    def batch_key(self) -> object:
+        """Return what choosers must share so that one of them can choose for the rows of all."""
+        return self
+
+    def choose_batch(
+        self, logits: Logits, positions: Sequence[RowPosition], choosers: "Sequence[TokenChooser]"
+    ) -> NextTokens:
+        """Return an id for each row, whose own chooser has the same batch key as this one."""
+        return self.choose(logits, positions)
+
+    @property
     def sampler(self) -> Sampler | None:
         """Return the distribution that tokens are drawn from; None: nothing is drawn."""
         return None
@@ -105,6 +116,7 @@ class GenerationConfig(Config):
     strategy: DecodingStrategy = field(default_factory=_greedy)
     penalties: PenaltyConfig = PenaltyConfig()
     samples: int = 1  # continuations of each prompt: drawn independently, or the best of the beams
+    forced_end: bool = False  # whether the last of `max_tokens` tokens is the end
     seconds: float | None = None  # deadline after which rows end as they are, with one token or more
     max_length_ratio: float | None = None  # new tokens per source token, at most, plus a few
     logprobs: int | None = None  # most probable tokens returned with each chosen one's logprob; None: neither

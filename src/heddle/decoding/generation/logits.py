@@ -1,7 +1,7 @@
 """Logits processor: penalties, banned ids, a minimum length and constraints, before any strategy chooses.
 
 They apply in this order: penalties and bias; ids that no token stands for, and stop ids before `min_tokens`, become
--inf; then what a constraint does not allow.
+-inf; with `forced_end`, all but the end as the last of `max_tokens`; then what a constraint does not allow.
 """
 
 from collections.abc import Sequence
@@ -27,5 +27,7 @@ def process_logits(
         logits = pad(logits[..., : config.vocab], (0, logits.shape[-1] - config.vocab), value=NEG_INF)
     if config.stop and new < config.min_tokens:
         logits = logits.index_fill(-1, torch.tensor(config.stop, device=logits.device), NEG_INF)
+    if config.forced_end and config.stop and new == config.max_tokens - 1:
+        logits = torch.full_like(logits, NEG_INF).index_fill(-1, torch.tensor(config.stop, device=logits.device), 0.0)
     constrained = any(constraint is not None for constraint in constraints)
     return apply_constraints(logits, constraints) if constrained else logits

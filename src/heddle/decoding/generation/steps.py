@@ -84,8 +84,8 @@ def _run_steps(
 
 
 def _needs_ids_alone(rows: list[ActiveRow], config: GenerationConfig) -> bool:
-    """Tell whether the host needs the chosen ids alone: no log-probabilities, no constraints."""
-    return config.logprobs is None and all(row.constraint is None for row in rows)
+    """Tell whether the host needs the chosen ids alone: no log-probabilities, constraints or end that is forced."""
+    return config.logprobs is None and not config.forced_end and all(row.constraint is None for row in rows)
 
 
 def _run_ahead(

@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 
 import heddle.decoding.sampling as sampling
-from heddle.core import Positive, part, within
+from heddle.core import Positive, part, replace, within
 from heddle.decoding.generation.decoders import DynamicDecoder, StaticDecoder, StepDecoder
 from heddle.decoding.generation.generation_config import GenerationConfig, Sampler, TokenChooser
 from heddle.decoding.generation.steps import StepStrategy
@@ -70,8 +70,23 @@ class MultinomialSampling(TokenStrategy, Sampler):
 
     def choose(self, logits: Logits, positions: Sequence[RowPosition]) -> NextTokens:
         """Draw a token for each row."""
+        return self._draw(logits, [self.uniform(position) for position in positions])
+
+    @property
+    def batch_key(self) -> object:
+        """Return the filters: rows with other seeds can be drawn together."""
+        return replace(self, seed=0)
+
+    def choose_batch(
+        self, logits: Logits, positions: Sequence[RowPosition], choosers: Sequence[TokenChooser]
+    ) -> NextTokens:
+        """Draw a token for each row by the seed of its own chooser."""
+        samplers = [self if chooser.sampler is None else chooser.sampler for chooser in choosers]
+        return self._draw(logits, [own.uniform(at) for own, at in zip(samplers, positions, strict=True)])
+
+    def _draw(self, logits: Logits, numbers: Sequence[float]) -> NextTokens:
+        """Draw a token for each row by a number in [0, 1)."""
         sampling.check_logits(logits)
-        numbers = [self.uniform(position) for position in positions]
         uniforms = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
         ids = sampling.inverse_cdf(self.probabilities(logits), uniforms)
         return ids.masked_fill(logits.amax(-1) == sampling.NEG_INF, sampling.NO_TOKEN)

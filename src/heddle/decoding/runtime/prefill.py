@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from heddle.core import UsageError
 from heddle.core.shapes import Stream
@@ -110,7 +111,7 @@ class Prefill:
         parts = [self._continue(model, uncached, None)] if uncached else []
         if cached:
             parts.append(self._continue(model, cached, State.join([one.state for one in found if one is not None])))
-        vectors, state = torch.cat([part[0] for part in parts]), State.join([part[1] for part in parts])
+        vectors, state = _join([part[0] for part in parts]), State.join([part[1] for part in parts])
         order = torch.tensor([*uncached, *cached]).argsort()
         vectors, state = vectors[order.to(vectors.device)], state.select(order.tolist())
         for row, (ids, source) in enumerate(rows):
@@ -121,6 +122,12 @@ class Prefill:
         """Return each prompt with its source."""
         sources: Sequence[Prompt | None] = (None,) * len(self.prompts) if self.sources is None else self.sources
         return list(zip(self.prompts, sources, strict=True))
+
+
+def _join(several: Sequence[Vectors]) -> Vectors:
+    """Concatenate vectors; those that carry a source to copy from are padded to the longest one's."""
+    width = max(vectors.shape[-1] for vectors in several)
+    return torch.cat([functional.pad(vectors, (0, width - vectors.shape[-1])) for vectors in several])
 
 
 def _last(vectors: Tensor, index: Int[Tensor, " batch"] | None, before: Tensor | None) -> Vectors:

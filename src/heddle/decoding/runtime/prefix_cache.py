@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from heddle.core import ConfigError
+from heddle.decoding.runtime.limits import check_prompt, device_of, eval_mode
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import FullKVCacheConfig, KVCacheConfig, State
 
@@ -103,6 +104,16 @@ class PrefixCache:
         self.used_bytes += entry.size
         while self.used_bytes > self.budget:
             self._drop(next(iter(self._entries)))
+
+    @torch.inference_mode()
+    def read(self, ids: Sequence[int]) -> None:
+        """Read ids that many prompts of a decoder begin with, and store the state after them."""
+        if len(ids) < MIN_TOKENS or self.contains(ids):
+            return
+        with eval_mode(self.model):
+            state = self.model.new_state(1, len(ids))
+            row = torch.tensor([list(check_prompt(self.model, ids))], device=device_of(self.model))
+            self.store(ids, self.model.step(row, state)[1])
 
     def contains(
         self, ids: Sequence[int], source: Sequence[int] | None = None, cache: KVCacheConfig | None = None

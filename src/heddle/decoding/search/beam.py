@@ -2,7 +2,8 @@
 
 Each step ranks all continuations of the live sequences of a prompt. A candidate that ends (at a stop id, or at the
 maximum length) is kept if it is among the best `beams` of the step; the best `beams` that do not end stay alive. The
-search of a prompt ends when no live sequence can change the result any more (`PromptSearch.is_final` has the proof).
+search of a prompt ends when no live sequence can change the result any more (`PromptSearch.is_final` has the proof), or
+earlier, by `early_stopping`.
 
 Finished sequences are ranked by the sum of their step scores over length to the power of `length_penalty` (GNMT, Wu et
 al. 2016), where the length counts new tokens alone, plus the coverage penalty (`coverage.py`). A step score is the
@@ -19,9 +20,9 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 
@@ -47,6 +48,10 @@ from heddle.decoding.search.coverage import AttentionRecorder, Coverage, coverag
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import CrossKVCache, State
 
+EarlyStop = Literal["never", "heuristic", "full"]
+Watch = Callable[[Sequence["PromptSearch"]], None]
+Steps = Generator[list[StepOutput], None, list[list[Completion]]]
+
 
 @part("beams")
 class BeamSearch(DecodingStrategy):
@@ -60,6 +65,7 @@ class BeamSearch(DecodingStrategy):
     coverage: float = 0.0  # weight of the coverage penalty; 0: none
     groups: int = 1  # groups of beams, for diverse beam search
     diversity: float = 0.0  # what a token costs for each sequence of earlier groups that takes it at the same step
+    early_stopping: EarlyStop = "never"  # full: when `beams` sequences ended; heuristic: when none live is better now
 
     def __post_init__(self) -> None:
         check_at_least(1, beams=self.beams)
@@ -76,6 +82,10 @@ class BeamSearch(DecodingStrategy):
             raise ConfigError("diversity", want="0 where all beams are one group", got=self.diversity)
         if self.groups > 1 and not self.diversity:
             raise ConfigError("diversity", want="above 0, because otherwise all groups find the same", got=0)
+        if self.early_stopping not in get_args(EarlyStop):
+            raise ConfigError(
+                "early_stopping", want=f"one of {', '.join(get_args(EarlyStop))}", got=self.early_stopping
+            )
 
     @property
     def max_samples(self) -> int:
@@ -97,8 +107,8 @@ class BeamSearch(DecodingStrategy):
             raise ConfigError("coverage", want="0, since a language model has no source", got=self.coverage)
 
     def decode(self, job: GenerationJob) -> BatchOutputs:
-        """Yield the ids of the best sequences, once the search is over."""
-        for row, found in enumerate(all_samples(self.complete(job), job.config.samples)):
+        """Yield nothing while the search goes on, so that a caller may do other work, then the best sequences."""
+        for row, found in enumerate(all_samples((yield from self._complete(job)), job.config.samples)):
             last, logprobs = len(found.ids) - 1, found.token_logprobs
             steps = [
                 StepOutput(row, id, found.reason if i == last else None, logprobs[i] if logprobs else None)
@@ -108,9 +118,13 @@ class BeamSearch(DecodingStrategy):
 
     def complete(self, job: GenerationJob) -> list[list[Completion]]:
         """Return the best sequences of each request, best first; fewer than `samples` where no more were found."""
+        return _drain(self._complete(job))
+
+    def _complete(self, job: GenerationJob) -> Steps:
+        """Return what `complete` does; yield nothing after each step."""
         if job.should_stop is not None:
             raise UsageError("stop: not supported by beam search, which ends at the end token only")
-        found = run_search(job, self)
+        found = yield from _search(job, self)
         if job.config.logprobs is None:
             return found
         flat = [(request, best.ids) for request, each in zip(job.requests, found, strict=True) for best in each]
@@ -202,7 +216,7 @@ class PromptSearch:
         completion = Completion(ids, reason, logprob=node.logprob, score=score)
         entry = reason is not runtime.FinishReason.STOP and self._cut_off(node), -score, completion
         bisect.insort(self.ended, entry, key=lambda e: e[:2])
-        del self.ended[self.config.samples :]
+        del self.ended[self.kept :]
 
     def _cut_off(self, node: BeamNode) -> bool:
         """Tell whether a constraint does not let the sequence end here."""
@@ -214,6 +228,11 @@ class PromptSearch:
         for node, penalty in zip(nodes, coverage, strict=True):
             finished = node.constraint is not None and node.constraint.finished
             self._end(node, runtime.FinishReason.STOP if finished else runtime.FinishReason.STUCK, penalty)
+
+    @property
+    def kept(self) -> int:
+        """Return how many sequences that ended are kept: to stop early, one of each beam."""
+        return self.config.samples if self.search.early_stopping == "never" else self.search.beams
 
     @property
     def rewards(self) -> bool:
@@ -233,6 +252,10 @@ class PromptSearch:
         in front. This must hold for the live sequences of every group, whose tokens are penalties of later groups.
         """
         live = [node.total for group in self.live for node in group]
+        if live and self.search.early_stopping != "never":
+            full = len(self.ended) == self.kept
+            behind = full and self.search.rank(max(live), self.new) <= -self.ended[-1][1]
+            return full if self.search.early_stopping == "full" else behind
         if not live or len(self.ended) < self.config.samples or self.rewards:
             return not live
         bound = max(self.search.rank(max(live), length) for length in (self.new + 1, self.max_tokens))
@@ -301,13 +324,8 @@ def _reorder(state: State, rows: list[int]) -> State:
 
 
 @torch.inference_mode()
-def run_search(
-    job: GenerationJob, search: BeamSearch, watch: Callable[[Sequence[PromptSearch]], None] | None = None
-) -> list[list[Completion]]:
-    """Return the best `samples` sequences of each request, best first; fewer only where no more were found.
-
-    `watch` sees the searches after every step.
-    """
+def _search(job: GenerationJob, search: BeamSearch, watch: Watch | None = None) -> Steps:
+    """Return the best `samples` sequences of each request, best first; yield nothing after each step."""
     config, deadline = job.config, runtime.Deadline.after(job.config.seconds)
     if not job.requests:
         return []
@@ -326,7 +344,23 @@ def run_search(
             alive = _extend(alive, batch, deadline.passed())
             if watch is not None:
                 watch(searches)
-    return [[completion for _, _, completion in one.ended] for one in searches]
+            if not covering:  # the recorder must see this search alone
+                yield []
+    return [[completion for _, _, completion in one.ended[: config.samples]] for one in searches]
+
+
+def run_search(job: GenerationJob, search: BeamSearch, watch: Watch) -> list[list[Completion]]:
+    """Return the best sequences of each request, best first; `watch` sees the searches after every step."""
+    return _drain(_search(job, search, watch))
+
+
+def _drain(steps: Steps) -> list[list[Completion]]:
+    """Take all steps of a search; return what it found."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(list[list[Completion]], end.value)
 
 
 def _extend(searches: dict[int, PromptSearch], batch: BeamBatch, timed_out: bool) -> dict[int, PromptSearch]:

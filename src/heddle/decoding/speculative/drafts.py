@@ -131,7 +131,8 @@ def process_block_logits(
     After an id that ends the row or that is not allowed, they are meaningless: the row never gets there.
     """
     penalties = config.penalties
-    if not penalties.needs_history and all(r.row.constraint is None and r.new >= config.min_tokens for r in rows):
+    alike = not penalties.needs_history and not config.forced_end  # the logits of every place are processed alike
+    if alike and all(r.row.constraint is None and r.new >= config.min_tokens for r in rows):
         return process_logits(logits.flatten(0, 1), config, config.min_tokens).view_as(logits)
     half = logits.dtype in (torch.bfloat16, torch.float16)  # too coarse for small penalties
     found = logits.float() if half else logits.clone()

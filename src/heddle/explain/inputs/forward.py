@@ -14,7 +14,7 @@ from heddle.decoding.runtime import check_prompt, check_source, device_of, eval_
 from heddle.decoding.scoring import check_encoder_input
 from heddle.models.networks import BaseTower, Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.nn.base import Context, upcast
-from heddle.nn.ends import MaskedTokenOutputConfig, Output
+from heddle.nn.outputs import MaskedTokenOutputConfig, Output
 from heddle.text.tokenizers import Tokenizer
 
 CHUNK = 1 << 13  # tokens of copies of a text that are read at once

@@ -60,7 +60,8 @@ def keeps_shape(config: Any) -> None:
     for batch, length in ((1, 1), (3, 5), (2, CONTEXT)):
         inputs = ids(batch, length)
         hidden = model(inputs)
-        require(hidden.shape == (batch, length, config.width), f"{tuple(inputs.shape)} becomes {tuple(hidden.shape)}")
+        shape = model.head.vectors(hidden).shape
+        require(shape == (batch, length, config.width), f"{tuple(inputs.shape)} becomes {tuple(shape)}")
         require(model.head.logits(hidden).shape == (batch, length, VOCAB), "the logits have another shape")
         losses = model.head.nll(hidden, inputs)
         require(losses.shape == inputs.shape, "the losses have another shape")
@@ -79,7 +80,7 @@ def never_sees_the_future(config: Any) -> None:
         require(not torch.equal(after[:, j], before[:, j]), f"output {j} does not see its own token")
     with embedded(model) as caught:
         outputs = model(inputs)
-    direction = torch.randn(config.width, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    direction = torch.randn(outputs.shape[-1], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for i in range(CONTEXT):
         (gradient,) = torch.autograd.grad((outputs[:, i] @ direction).sum(), caught[0], retain_graph=True)
         require(gradient[:, i].count_nonzero() > 0, f"output {i} has no gradient from its own token")

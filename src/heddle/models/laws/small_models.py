@@ -50,8 +50,9 @@ from heddle.nn.channels import (
     LoadBalancingConfig,
     RouterConfig,
 )
-from heddle.nn.ends import DenseFirstTokenConfig, EmbeddingConfig, HeadConfig, OutputConfig, PoolingConfig
+from heddle.nn.ends import EmbeddingConfig, HeadConfig
 from heddle.nn.layers import DropoutConfig, LayerNormConfig, MaskConfig, NoNormConfig, NormConfig
+from heddle.nn.outputs import DenseFirstTokenConfig, OutputConfig, PoolingConfig
 from heddle.nn.positions import LearnedPositionConfig, PositionConfig, RotaryPositionConfig, RotaryScalingConfig
 from heddle.nn.recurrent import (
     AlignmentConfig,
@@ -164,7 +165,7 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     NormConfig: lambda norm: apart(swap(NormConfig, norm)(around(ATTENTION, CHANNEL))),
     JoinConfig: lambda join: swap(JoinConfig, join)(around(ATTENTION, CHANNEL)),
     EmbeddingConfig: lambda embedding: replace(around(ATTENTION, CHANNEL), embedding=embedding),
-    HeadConfig: lambda head: replace(around(ATTENTION, CHANNEL), head=head),
+    HeadConfig: lambda head: pair(head=head) if head.copies else replace(around(ATTENTION, CHANNEL), head=head),
     InitConfig: lambda init: replace(around(ATTENTION, CHANNEL), init=init),
     DropoutConfig: lambda dropout: swap(DropoutConfig, dropout)(around(ATTENTION, CHANNEL)),
     CrossConfig: lambda cross: pair(decoder=tower(ATTENTION, cross, CHANNEL)),

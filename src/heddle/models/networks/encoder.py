@@ -9,18 +9,9 @@ from heddle.models.networks.model import Model, NetworkConfig, TieConfig, check_
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place
-from heddle.nn.ends import (
-    DenseFirstTokenConfig,
-    EmbeddingConfig,
-    FullEmbeddingConfig,
-    Images,
-    MaskedTokenOutputConfig,
-    Output,
-    OutputConfig,
-    PoolingConfig,
-    SegmentedEmbeddingConfig,
-)
+from heddle.nn.ends import EmbeddingConfig, FullEmbeddingConfig, Images, SegmentedEmbeddingConfig
 from heddle.nn.layers import NoNormConfig, NormConfig
+from heddle.nn.outputs import DenseFirstTokenConfig, MaskedTokenOutputConfig, Output, OutputConfig, PoolingConfig
 from heddle.nn.positions import NoPositionConfig, PositionConfig
 from heddle.nn.stack import PlanConfig
 

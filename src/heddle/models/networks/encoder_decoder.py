@@ -60,6 +60,9 @@ class EncoderDecoderConfig(NetworkConfig):
         if not isinstance(self.tap, LastLayerConfig) and find(self.encoder.plan, PoolConfig):
             want = "last, because an encoder that pools has layers of unequal length"
             raise ConfigError("tap", want=want, got=self.tap.kind)
+        if self.head.copies and find(self.encoder.plan, PoolConfig):
+            want = "one that does not copy, because an encoder that pools has no vector for each token of the source"
+            raise ConfigError("head", want=want, got=self.head.kind)
 
     def build(self, seed: int = 0) -> "EncoderDecoder":
         return EncoderDecoder(self, seed)
@@ -114,7 +117,7 @@ class EncoderDecoder(AutoregressiveModel):
         outputs = [*list(ctx.notes.values())[:-1], x] if self.tap.needs_all_layers else [x]
         real = ctx.real(x)
         allowed = None if real is None else real[:, None, None]
-        return Memory(self.tap(outputs), allowed, self.bridge.summary(x, ctx))
+        return self.head.read_source(Memory(self.tap(outputs), allowed, self.bridge.summary(x, ctx)), source)
 
     def run(self, inputs: Ids, ctx: Context) -> tuple[Stream, Context]:
         memory = ctx.memory
@@ -125,7 +128,8 @@ class EncoderDecoder(AutoregressiveModel):
             raise UsageError(f"the bridge initializes the decoder's state from one source: {want}")
         if ctx.state is None and self.bridge.starts_state:
             ctx = dataclasses.replace(ctx, state=self.initial_state(memory, inputs.shape[1]))
-        return self.decoder.run_tower(inputs, ctx, self.compute, feed=lambda x: self.bridge.feed(x, memory))
+        x, ctx = self.decoder.run_tower(inputs, ctx, self.compute, feed=lambda x: self.bridge.feed(x, memory))
+        return self.head.point(x, memory), ctx
 
     def new_state(self, batch: int, capacity: int, memory: Memory | None = None) -> State:
         if memory is None:

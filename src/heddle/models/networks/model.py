@@ -13,7 +13,8 @@ from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
 from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialize
-from heddle.nn.ends import Head, OutputConfig
+from heddle.nn.ends import Head
+from heddle.nn.outputs import OutputConfig
 from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import Memory, State
 

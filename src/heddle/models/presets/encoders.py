@@ -7,21 +7,23 @@ from heddle.models.networks import BIASED, EncoderConfig, TieConfig, post_norm, 
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.channels import FeedForwardConfig
 from heddle.nn.ends import (
-    DenseFirstTokenConfig,
     EmbeddingConfig,
-    FirstTokenConfig,
-    MaskedTokenOutputConfig,
     NarrowEmbeddingConfig,
-    NextSentenceOutputConfig,
-    OutputConfig,
     PatchEmbeddingConfig,
-    PoolingConfig,
-    ReplacedTokenOutputConfig,
     SegmentedEmbeddingConfig,
-    SequenceClassOutputConfig,
     TransformedHeadConfig,
 )
 from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
+from heddle.nn.outputs import (
+    DenseFirstTokenConfig,
+    FirstTokenConfig,
+    MaskedTokenOutputConfig,
+    NextSentenceOutputConfig,
+    OutputConfig,
+    PoolingConfig,
+    ReplacedTokenOutputConfig,
+    SequenceClassOutputConfig,
+)
 from heddle.nn.positions import LearnedPositionConfig
 from heddle.nn.stack import BlockConfig, ChainConfig, EntryConfig, LoopConfig, RepeatConfig
 

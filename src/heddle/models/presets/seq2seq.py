@@ -3,8 +3,9 @@
 from heddle.core import ConfigError, nearest
 from heddle.models.networks import ONE_TABLE, EncoderDecoderConfig, TowerConfig
 from heddle.nn.base import FanInInitConfig, PartConfig
-from heddle.nn.ends import FirstTokenConfig, FullEmbeddingConfig
+from heddle.nn.ends import FullEmbeddingConfig
 from heddle.nn.layers import ElementDropoutConfig
+from heddle.nn.outputs import FirstTokenConfig
 from heddle.nn.recurrent import (
     AdditiveAlignmentConfig,
     AlignmentConfig,

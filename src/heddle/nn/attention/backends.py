@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.core.shapes import Allowed, Float, Int
+from heddle.core.system import batch_invariance
 from heddle.nn.attention.flex_attention import FlexMask, flex_attend
 from heddle.nn.attention.sliding_window import SlidingWindow, sliding_window_attend
 from heddle.nn.base import upcast
@@ -37,6 +38,10 @@ class RelativeTerms:
     keys: Float[Tensor, "distances head_width"]
     values: Float[Tensor, "distances head_width"]
     index: Int[Tensor, "#batch query key"]
+
+    def row(self, row: int, count: int) -> "RelativeTerms":
+        """Return the terms of one row of `count`."""
+        return self if len(self.index) != count else dataclasses.replace(self, index=self.index[row : row + 1])
 
     def key_scores(self, query: Tensor) -> Scores:
         """Return query · keys[distance] for every query and key."""
@@ -94,6 +99,22 @@ class AttentionInputs:
             allowed = allowed & causal_mask(length, device)
         flex_mask = None if self.flex_mask is None else dataclasses.replace(self.flex_mask, window=window)
         return dataclasses.replace(self, allowed=allowed, flex_mask=flex_mask)
+
+    def rows(self) -> "list[AttentionInputs]":
+        """Return the inputs of each row by itself, with the mask as a matrix."""
+        masked, count = self.with_mask(), len(self.query)
+
+        def one(tensor: Tensor | None, row: int) -> Tensor | None:
+            return tensor if tensor is None or len(tensor) != count else tensor[row : row + 1]
+
+        found = []
+        for row in range(count):
+            query, key, value = (tensor[row : row + 1] for tensor in (self.query, self.key, self.value))
+            allowed, bias, lengths = (one(t, row) for t in (masked.allowed, self.bias, self.cache_lengths))
+            terms = None if self.relation is None else self.relation.row(row, count)
+            own = AttentionInputs(query, key, value, allowed, self.causal, bias, terms, cache_lengths=lengths)
+            found.append(own)
+        return found
 
     def repeat_kv(self) -> "AttentionInputs":
         """Return the inputs with a key and value head for each query head."""
@@ -366,6 +387,10 @@ def choose_backend(call: AttentionCall) -> Backend:
 
 def attend(score: ScoreFunction, inputs: AttentionInputs, dropout: float) -> Output:
     """Compute attention by the backend that the table gives for these inputs."""
+    if not torch.compiler.is_compiling() and len(inputs.query) > 1:
+        mode = batch_invariance()
+        if mode is not None and mode.attention_by_row:
+            return torch.cat([attend(score, row, dropout) for row in inputs.rows()])
     call = AttentionCall(score, inputs, dropout, inputs.query.device.type, torch.compiler.is_compiling())
     backend = choose_backend(call)
     if backend.needs_mask and inputs.build_mask is not None:

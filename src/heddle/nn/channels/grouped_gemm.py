@@ -8,6 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from heddle.core.system import BLOCK, batch_invariance
+
 TokenRows = Float[Tensor, "rows width"]
 Index = Int[Tensor, " rows"]
 
@@ -69,9 +71,24 @@ def grouped_gemm(
 
     In bfloat16 one kernel reads the offsets on the device; otherwise there is one product for each group.
     """
+    if not torch.compiler.is_compiling() and batch_invariance() is not None:
+        return grouped_gemm_in_blocks(rows, weight, offsets)
     if rows.dtype == torch.bfloat16 and weight.shape[1] % 8 == weight.shape[2] % 8 == 0:  # multiples of 16 bytes
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=offsets)
     return grouped_gemm_loop(rows, weight, offsets)  # type: ignore[no-any-return]
+
+
+def grouped_gemm_in_blocks(
+    rows: Float[Tensor, "rows inputs"], weight: Float[Tensor, "groups outputs inputs"], offsets: Int[Tensor, " groups"]
+) -> Float[Tensor, "rows outputs"]:
+    """Multiply each group in blocks of a fixed number of rows, the last one padded: batch-invariant."""
+    y = rows.new_zeros(len(rows), weight.shape[1])
+    for (start, stop), matrix in zip(_spans(offsets), weight, strict=True):
+        for first in range(start, stop, BLOCK):
+            block = rows[first : min(first + BLOCK, stop)]
+            padded = F.pad(block, (0, 0, 0, BLOCK - len(block)))
+            y[first : first + len(block)] = (padded.clone() @ matrix.T)[: len(block)]
+    return y
 
 
 # --- one product for each group: a custom op, since a compiler does not know the sizes of groups ----------------------

@@ -1,4 +1,4 @@
-"""Ends: embeddings before the first layer; pooling, heads, losses and encoder outputs after the last."""
+"""Ends: embeddings before the first layer; heads and losses after the last."""
 
 from heddle.nn.ends.adaptive_softmax import (
     AdaptiveEmbeddingConfig,
@@ -26,26 +26,6 @@ from heddle.nn.ends.head import (
     SoftmaxHeadConfig,
     TransformedHeadConfig,
 )
-from heddle.nn.ends.outputs import (
-    EmbeddingOutput,
-    EmbeddingOutputConfig,
-    MaskedTokenOutputConfig,
-    NextSentenceOutputConfig,
-    Output,
-    OutputConfig,
-    ReplacedTokenOutputConfig,
-    SequenceClassOutputConfig,
-    SpanOutputConfig,
-    TokenClassOutputConfig,
-    best_spans,
-)
 from heddle.nn.ends.patches import PatchEmbeddingConfig
-from heddle.nn.ends.pooling import (
-    DenseFirstTokenConfig,
-    FirstTokenConfig,
-    LastTokenConfig,
-    MeanConfig,
-    PoolingConfig,
-    Vector,
-)
-from heddle.nn.ends.row_outputs import MultiLabelOutputConfig, RegressionOutputConfig
+from heddle.nn.ends.pointer_generator import PointerGeneratorHeadConfig
+from heddle.nn.ends.soft_targets import Prediction

@@ -10,18 +10,24 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from heddle.core import Config, ConfigError, Positive, part
-from heddle.core.shapes import Float, Hidden, Losses, Targets
+from heddle.core.shapes import Float, Hidden, Ids, Losses, Stream, Targets
 from heddle.nn.base import InitialValues, Linear, LinearKernel, Module, Role, apply_linear, upcast
 from heddle.nn.ends.embedding import FactorProjection, factor_initial_values
 from heddle.nn.ends.fused_cross_entropy import LinearSoftmax, fused_linear_cross_entropy
 from heddle.nn.layers import ActivationName, LayerNormConfig, NormConfig, activation, apply_softcap
+from heddle.nn.state import Memory
 
 # Logits held at once, in elements; beyond it, chunks of tokens are recomputed in the backward pass.
 CHUNK = 1 << 27
 
 
 class HeadConfig(Config, ABC):
-    """How hidden states become logits."""
+    """How hidden states become logits.
+
+    copies: whether tokens can be copied from a source, so that the model must have one.
+    """
+
+    copies: ClassVar[bool] = False
 
     @abstractmethod
     def build(self, vocab: int, width: int) -> "Head":
@@ -34,6 +40,20 @@ class Head(Module, ABC):
     # Whether there is one softmax over all tokens. If not, a head of zeros is not uniform over tokens, and the last
     # bits of a target's loss may depend on the other targets.
     single_softmax: ClassVar[bool] = True
+    # Whether hidden states carry what can be copied from the source behind the decoder's vectors.
+    copies: ClassVar[bool] = False
+
+    def read_source(self, memory: Memory, source: Ids) -> Memory:
+        """Return the memory with what the head needs of the source."""
+        return memory
+
+    def point(self, hidden: Stream, memory: Memory) -> Float[Tensor, "batch length _"]:
+        """Return the decoder's vectors with what each position may copy from its source."""
+        return hidden
+
+    def vectors(self, hidden: Hidden) -> Float[Tensor, "... _"]:
+        """Return the decoder's vectors alone."""
+        return hidden
 
     @abstractmethod
     def logits(self, hidden: Hidden) -> Float[Tensor, "... vocab"]:

@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from heddle.core import Config, ConfigError, part
-from heddle.core.shapes import Stream
+from heddle.core.shapes import Stream, Vector
 from heddle.nn.base import Context, Linear, Module, Role
-from heddle.nn.ends import LastTokenConfig, PoolingConfig, Vector
+from heddle.nn.outputs import LastTokenConfig, PoolingConfig
 from heddle.nn.state import HiddenState, Memory, Slot
 
 StateSizes = Mapping[str, tuple[int, ...]]  # sizes of the states in each recurrent slot of the decoder

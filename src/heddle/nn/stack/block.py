@@ -331,7 +331,7 @@ class Block(Plan):
             self.add_module(name, branch.build(width, place.child(name)))
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        if self.recompute is None or not (self.training and torch.is_grad_enabled()):
+        if self.recompute is None or not torch.is_grad_enabled():
             return self.run_branches(x, ctx)
         return self.recompute(self.run_branches, x, ctx)
 

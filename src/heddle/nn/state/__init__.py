@@ -9,3 +9,11 @@ from heddle.nn.state.kv_cache import (
     RingBuffer,
 )
 from heddle.nn.state.state import CrossKVCache, HiddenState, Memory, Slot, State
+from heddle.nn.state.static_rows import (
+    StatePiece,
+    TokenAxes,
+    allocate_rows,
+    view_rows,
+    write_pieces,
+    write_row,
+)

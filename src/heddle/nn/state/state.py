@@ -71,11 +71,16 @@ class CrossKVCache:
 
 @dataclass(frozen=True)
 class Memory:
-    """Encoder outputs: vectors for each decoder layer or for all, and a summary vector where there is one."""
+    """Encoder outputs: vectors for each decoder layer or for all, and a summary vector where there is one.
+
+    A head that copies also has the source's ids, and the keys of its attention.
+    """
 
     layers: tuple[Float[Tensor, "batch source memory"], ...]
     allowed: Bool[Tensor, "batch 1 1 source"] | None = None  # which positions are not padding; None: all
     summary: Float[Tensor, "batch summary"] | None = None
+    ids: Int[Tensor, "batch source"] | None = None
+    keys: Float[Tensor, "batch source inner"] | None = None
 
     def at(self, layer: int) -> Float[Tensor, "batch source memory"]:
         """Return the vectors that a decoder layer attends to."""
@@ -83,9 +88,8 @@ class Memory:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Memory":
         """Return the memory with a function applied to every tensor."""
-        allowed = None if self.allowed is None else function(self.allowed)
-        summary = None if self.summary is None else function(self.summary)
-        return Memory(tuple(function(layer) for layer in self.layers), allowed, summary)
+        more = [None if one is None else function(one) for one in (self.allowed, self.summary, self.ids, self.keys)]
+        return Memory(tuple(function(layer) for layer in self.layers), *more)
 
     def with_mask(self) -> "Memory":
         """Return the memory with a mask, so that it can be padded."""
@@ -159,7 +163,7 @@ class State:
         """Count the bytes of the state."""
         tensors = [self.lengths]
         for slot in (*self.slots.values(), *(() if self.memory is None else (self.memory,))):
-            tensors += _tensors(slot)
+            tensors += tensors_of(slot)
         return sum(tensor.nbytes for tensor in tensors)
 
     def empty_like(self, capacity: int) -> "State":
@@ -168,14 +172,14 @@ class State:
         def empty(tensor: Tensor) -> Tensor:
             return torch.empty(tensor.shape, dtype=tensor.dtype, device=self.lengths.device)
 
-        resized = {key: slot.map(_meta).resize(capacity).map(empty) for key, slot in self.slots.items()}
+        resized = {key: slot.map(to_meta).resize(capacity).map(empty) for key, slot in self.slots.items()}
         memory = None if self.memory is None else self.memory.map(empty)
         return dataclasses.replace(self, lengths=empty(self.lengths), capacity=capacity, slots=resized, memory=memory)
 
     def layout(self, capacity: int) -> tuple[object, ...]:
         """Return shapes and dtypes at this capacity: states with equal layouts can be copied over one another."""
-        resized = {key: _tensors(slot.map(_meta).resize(capacity)) for key, slot in self.slots.items()}
-        memory = () if self.memory is None else tuple((t.shape, t.dtype) for t in _tensors(self.memory))
+        resized = {key: tensors_of(slot.map(to_meta).resize(capacity)) for key, slot in self.slots.items()}
+        memory = () if self.memory is None else tuple((t.shape, t.dtype) for t in tensors_of(self.memory))
         slots = tuple((key, *((t.shape, t.dtype) for t in tensors)) for key, tensors in resized.items())
         return (capacity, len(self.lengths), self.lengths.device, self.cache, slots, memory)
 
@@ -241,7 +245,7 @@ class State:
 Mappable = TypeVar("Mappable", Slot, Memory)
 
 
-def _tensors(slot: Mappable) -> list[Tensor]:
+def tensors_of(slot: Mappable) -> list[Tensor]:
     """Return every tensor, in the order of `map`."""
     found: list[Tensor] = []
 
@@ -253,21 +257,21 @@ def _tensors(slot: Mappable) -> list[Tensor]:
     return found
 
 
-def _meta(tensor: Tensor) -> Tensor:
+def to_meta(tensor: Tensor) -> Tensor:
     """Return a tensor of the same shape and dtype on the meta device."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
 def _copy_tensors(over: Mappable, new: Mappable) -> None:
     """Copy every tensor over its counterpart, unless they are the same."""
-    for own, other in zip(_tensors(over), _tensors(new), strict=True):
+    for own, other in zip(tensors_of(over), tensors_of(new), strict=True):
         if own is not other:
             own.copy_(other)
 
 
 def _concatenate(several: Sequence[Mappable]) -> Mappable:
     """Return one with the rows of several; shorter tensors, such as keys of a short source, are padded with zeros."""
-    joined = iter([_pad_and_concatenate(tensors) for tensors in zip(*map(_tensors, several), strict=True)])
+    joined = iter([_pad_and_concatenate(tensors) for tensors in zip(*map(tensors_of, several), strict=True)])
     return several[0].map(lambda _: next(joined))
 
 

@@ -7,6 +7,7 @@ from heddle.core import DataError
 from heddle.core.metrics import accuracy, answer_f1, entity_f1, exact_match, macro_f1, pearson, spearman
 from heddle.data.sources import Answers, Document, DocumentCounter, LabelKind, Score, SourceConfig, source_for
 from heddle.tasks.evaluation.registry import EvaluationTask, GradedModel, Metrics, register_task
+from heddle.tasks.few_shot import AnswerGenerator, FewShotClassifier
 from heddle.tasks.generation import summarizer
 from heddle.tasks.labelling import Answerer, ClassifiedText, Classifier, Tagger
 from heddle.tasks.metrics import rouge_each, rouge_scorer
@@ -38,19 +39,29 @@ def _documents(path: str, *kinds: LabelKind) -> list[Document]:
     return found
 
 
+def read_pairs(path: str) -> list[Document]:
+    """Return the pairs of a file."""
+    return _documents(path, "target")
+
+
 @register_task
 class ClassifyTask(EvaluationTask):
     """Classes of texts by accuracy and macro F1; scores by correlation."""
 
     name = "classify"
     about = "classes (accuracy, macro F1) or scores (Spearman, Pearson) of the texts of a table"
+    few_shot = "labels"
 
     def examples(self, path: str) -> list[Document]:
         return _documents(path, "score", "classes")
 
     def predict(self, graded: GradedModel, examples: Sequence[Document]) -> list[ClassifiedText]:
         pairs = [one.pair or "" for one in examples] if examples[0].pair is not None else None
-        return Classifier.of(graded.model, graded.tokenizer).run([one.text for one in examples], pairs)
+        texts = [one.text for one in examples]
+        if graded.prompting is None:
+            return Classifier.of(graded.model, graded.tokenizer).run(texts, pairs)
+        prompted = FewShotClassifier.of(graded.model, graded.tokenizer, graded.prompting, pairs is not None)
+        return prompted.run(texts, pairs)
 
     def metrics(self, predictions: Sequence[ClassifiedText], examples: Sequence[Document]) -> Metrics:
         if isinstance(examples[0].label, Score):
@@ -94,18 +105,27 @@ class AnswerTask(EvaluationTask):
 
     name = "answer"
     about = "answers to questions about contexts (exact match, F1) in SQuAD's format"
+    few_shot = "answers"
 
     def examples(self, path: str) -> list[Document]:
         return _documents(path, "answers")
 
     def predict(self, graded: GradedModel, examples: Sequence[Document]) -> list[str]:
-        task = Answerer.of(graded.model, graded.tokenizer)
-        return [one.text for one in task.run([e.text for e in examples], [e.pair or "" for e in examples])]
+        questions, contexts = [one.text for one in examples], [one.pair or "" for one in examples]
+        if graded.prompting is None:
+            return [one.text for one in Answerer.of(graded.model, graded.tokenizer).run(questions, contexts)]
+        prompted = AnswerGenerator.of(graded.model, graded.tokenizer, graded.prompting, contexts=True)
+        return [one.text for one in prompted.run(questions, contexts)]
 
     def metrics(self, predictions: Sequence[str], examples: Sequence[Document]) -> Metrics:
-        pairs = list(zip(predictions, (_answers(one) for one in examples), strict=True))
-        exact, f1 = (sum(metric(*pair) for pair in pairs) / len(pairs) for metric in (exact_match, answer_f1))
-        return {"exact_match": exact, "f1": f1}
+        return answer_metrics(predictions, [_answers(one) for one in examples])
+
+
+def answer_metrics(found: Sequence[str], gold: Sequence[Sequence[str]]) -> Metrics:
+    """Return exact match and F1 over questions, as SQuAD's script has them."""
+    pairs = list(zip(found, gold, strict=True))
+    exact, f1 = (sum(metric(*pair) for pair in pairs) / len(pairs) for metric in (exact_match, answer_f1))
+    return {"exact_match": exact, "f1": f1}
 
 
 def _answers(document: Document) -> list[str]:

@@ -3,12 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
 from heddle.core import ConfigError, DataError, UsageError
 from heddle.models.networks import Model
+from heddle.tasks.few_shot import FewShot
 from heddle.text.tokenizers import Tokenizer
 
 RESAMPLES, LEVEL = 500, 0.95
@@ -18,11 +19,12 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class GradedModel:
-    """What a task is given: the model, its tokenizer, and the settings that came with it."""
+    """What a task is given: the model, its tokenizer, the settings that came with it, and how it is prompted."""
 
     model: Model
     tokenizer: Tokenizer
     settings: Mapping[str, Any] = field(default_factory=dict)
+    prompting: FewShot | None = None
 
 
 class EvaluationTask(ABC):
@@ -30,14 +32,21 @@ class EvaluationTask(ABC):
 
     name: what `heddle evaluate --task` calls it.
     about: what is measured, in a sentence.
+    few_shot: whether a model may be prompted with examples: with labels, or with answers.
     """
 
     name: ClassVar[str]
     about: ClassVar[str] = ""
+    few_shot: ClassVar[Literal["labels", "answers"] | None] = None
 
     @abstractmethod
     def examples(self, path: str) -> list[Any]:
         """Return the examples of a file or a folder."""
+
+    def limited(self, examples: list[Any], most: int) -> list[Any]:
+        """Return at most so many of the examples, evenly spaced over all."""
+        count = min(most, len(examples))
+        return [examples[number * len(examples) // count] for number in range(count)]
 
     @abstractmethod
     def predict(self, graded: GradedModel, examples: Sequence[Any]) -> list[Any]:
@@ -85,9 +94,12 @@ def task_named(name: str) -> EvaluationTask:
     return TASKS[name]
 
 
-def run_task(task: EvaluationTask, graded: GradedModel, path: str, seed: int = 0) -> TaskResult:
-    """Grade a model on the examples of a file."""
+def run_task(
+    task: EvaluationTask, graded: GradedModel, path: str, seed: int = 0, limit: int | None = None
+) -> TaskResult:
+    """Grade a model on the examples of a file, or on at most `limit` of them."""
     examples = task.examples(path)
+    examples = examples if limit is None else task.limited(examples, limit)
     if not examples:
         raise DataError(f"{path}: want one example or more, found none")
     predictions = task.predict(graded, examples)

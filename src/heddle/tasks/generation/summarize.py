@@ -44,10 +44,15 @@ class SummarySettings:
         Their lengths count the `start` tokens that begin a target, which ours do not.
         """
         found = summarization_settings(settings)
-        names = {"num_beams": "beams", "length_penalty": "length_penalty"}
+        names = {"num_beams": "beams", "length_penalty": "length_penalty", "no_repeat_ngram_size": "no_repeat_ngram"}
         options = {own: found[name] for name, own in names.items() if isinstance(found.get(name), int | float)}
         sizes = {"max_length": "max_tokens", "min_length": "min_tokens"}
         options |= {own: max(0, found[name] - start) for name, own in sizes.items() if isinstance(found.get(name), int)}
+        if "beams" in options:
+            early = found.get("early_stopping")
+            options["early_stopping"] = "full" if early is True else "never" if early == "never" else "heuristic"
+        if found.get("forced_eos_token_id") is not None and "max_tokens" in options:
+            options["forced_end"] = True
         return cls(summary_prefix(settings), options)
 
 
@@ -102,7 +107,7 @@ def summarizer(
     own = SummarySettings.of(settings, len(tokenizer.special_tokens.decoder_start))
     given = {name: value for name, value in options.items() if value is not None}
     chosen: Any = {**DEFAULTS, **own.options, **given}
-    if chosen["beams"] == 1 and "length_penalty" not in given:
-        del chosen["length_penalty"]  # only used by beam search
+    if chosen["beams"] == 1:  # what only beam search uses, unless it was typed
+        chosen = {k: v for k, v in chosen.items() if k in given or k not in ("length_penalty", "early_stopping")}
     translator = Translator(require(model, EncoderDecoder, refusal), tokenizer, generation_config(chosen), batch)
     return Summarizer(translator, own.prefix)

@@ -9,7 +9,7 @@ from typing import Any, cast
 from heddle.core import ConfigError, UsageError, brief
 from heddle.decoding import GenerationOptions, generation_config
 from heddle.decoding.generation import Completion, GenerationConfig, StepOutput, StopCriterion, follow, max_new_tokens
-from heddle.decoding.runtime import FinishReason, Request, decodes_with_kv_cache
+from heddle.decoding.runtime import FinishReason, PrefixCache, Request, decodes_with_kv_cache
 from heddle.decoding.speculative import Draft, draft_chooser, speculate
 from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.tasks.generation.stop_strings import StopStringConstraint, StopStrings, check_stop_strings
@@ -46,11 +46,12 @@ class TextChunk:
 
 @dataclass(frozen=True)
 class TextGenerator:
-    """An autoregressive model with its tokenizer, and optionally a draft for speculative decoding."""
+    """An autoregressive model with its tokenizer, perhaps a draft for speculative decoding, and a cache of prompts."""
 
     model: AutoregressiveModel
     tokenizer: Tokenizer
     draft: Draft | None = None  # for speculative decoding, which changes only the speed
+    prefix_cache: PrefixCache | None = None  # of what prompts begin with; changes only the speed, without a draft
 
     def requests(
         self, texts: Sequence[str], config: GenerationConfig, rules: TextConstraints | None = None
@@ -135,7 +136,7 @@ class TextGenerator:
     ) -> Generator[StepOutput, None, None]:
         config = with_special_tokens(config, self.tokenizer)
         if self.draft is None:
-            return follow(self.model, requests, config, should_stop)
+            return follow(self.model, requests, config, should_stop, self.prefix_cache)
         return speculate(self.model, requests, config, self.draft, should_stop)
 
     def generate(

@@ -49,11 +49,16 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
 
 
 def _translations(model: Model, tokenizer: Tokenizer, pairs: list[Document]) -> str:
-    pairs = [pair for pair in pairs if len(tokenizer.encode(pair.text)) < model.context]
+    sources = [tokenizer.source(" ".join(pair.text.split()), pair.prototype) for pair in pairs]
+    kept = [(pair, ids) for pair, ids in zip(pairs, sources, strict=True) if len(ids) <= model.context]
     task = translator(model, tokenizer, GenerationConfig(max_tokens=TOKENS))
-    written = task.run(" ".join(pair.text.split()) for pair in pairs)
-    lines = [f"source  {p.text}\ntarget  {p.target}\nmodel   {text}" for p, text in zip(pairs, written, strict=True)]
-    return "\n\n".join(lines)
+    written = task.translate([ids for _, ids in kept])
+    return "\n\n".join(_sample(pair, found.text) for (pair, _), found in zip(kept, written, strict=True))
+
+
+def _sample(pair: Document, written: str) -> str:
+    edited = "" if pair.prototype is None else f"edited  {pair.prototype}\n"
+    return f"source  {pair.text}\n{edited}target  {pair.target}\nmodel   {written}"
 
 
 def _answers(model: AutoregressiveModel, chat: Chat, chats: list[Document], generation: GenerationConfig) -> str:
@@ -84,7 +89,8 @@ def _answers(model: AutoregressiveModel, chat: Chat, chats: list[Document], gene
 def _pairs(data: CorpusConfig, tokenizer: Tokenizer) -> list[Document]:
     """Return the first held-out pairs as text; of prepared data, from their ids."""
     if data.prepared is None:
-        return [pair for pair in islice(data.held_out(), SOURCES) if pair.target is not None]
+        held_out = data.resolve("target").held_out()
+        return [pair for pair in islice(held_out, SOURCES) if pair.target is not None]
     prepared = open_prepared(data.prepared)
     if prepared is None or not prepared.pairs:
         return []

@@ -4,4 +4,5 @@ from heddle.tasks.labelling.answer import Answer, Answerer
 from heddle.tasks.labelling.classify import ClassifiedText, Classifier
 from heddle.tasks.labelling.embed import Embedder
 from heddle.tasks.labelling.fill import FilledToken, MaskFiller
+from heddle.tasks.labelling.reader import EncoderReader, encoder_reader
 from heddle.tasks.labelling.tag import TaggedText, TaggedWord, Tagger

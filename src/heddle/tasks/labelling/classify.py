@@ -22,6 +22,7 @@ class ClassifiedText:
 
     labels: the classes that the text has: one, or any number where it may have several.
     score: of a model that predicts a number, such as a similarity; such a model has no classes.
+    examples: how many examples the prompt has, in few-shot classification.
     """
 
     label: str | None
@@ -29,12 +30,15 @@ class ClassifiedText:
     probabilities: dict[str, float] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     score: float | None = None
+    examples: int | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
         if self.score is not None:
             return {"score": self.score}
-        found = {"label": self.label, "probability": self.probability, "probabilities": self.probabilities}
+        found: dict[str, Any] = {"label": self.label, "probability": self.probability}
+        found |= {"probabilities": self.probabilities}
+        found |= {} if self.examples is None else {"examples": self.examples}
         return found if self.labels == (self.label,) else found | {"labels": list(self.labels)}
 
 

@@ -11,6 +11,7 @@ from heddle.text.tokenizers.algorithms import (
     WordTokenizer,
 )
 from heddle.text.tokenizers.chunks import METASPACE, pipeline_steps, split_into_chunks
+from heddle.text.tokenizers.extend import extend_tokenizer
 from heddle.text.tokenizers.pretokenize import GPT4O, LLAMA3, QWEN2, SMOLLM, TEKKEN
 from heddle.text.tokenizers.special_tokens import SequenceTemplate, SpecialTokens
 from heddle.text.tokenizers.streaming import TextStream
@@ -28,4 +29,5 @@ from heddle.text.tokenizers.tokenizer import (
     load_tokenizer,
     parse_tokenizer,
 )
-from heddle.text.tokenizers.word_boundaries import Word, sentence_ends, word_edges, word_start_ids, words_of
+from heddle.text.tokenizers.transfer import old_pieces
+from heddle.text.tokenizers.word_boundaries import WORD, Word, sentence_ends, word_edges, word_start_ids, words_of

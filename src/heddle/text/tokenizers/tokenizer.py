@@ -101,9 +101,10 @@ class Tokenizer:
         known = self.special_tokens
         return known.text.apply([*first, *known.separator, *second])
 
-    def source(self, text: str) -> list[int]:
-        """Return the ids of a source text for an encoder-decoder, with its special tokens."""
-        return self.special_tokens.source.apply(self.encode(text))
+    def source(self, text: str, prototype: str | None = None) -> list[int]:
+        """Return the ids of a source for an encoder-decoder, with its special tokens; an editor's has a prototype."""
+        known, ids = self.special_tokens, self.encode(text)
+        return known.source.apply(ids if prototype is None else [*ids, *known.separator, *self.encode(prototype)])
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of many texts, encoded in parallel; equal to `encode` of each."""

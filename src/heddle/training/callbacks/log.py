@@ -151,9 +151,10 @@ class Sample(Callback):
     def after_step(self, trainer: Trainer, report: Report) -> None:
         if trainer.step % self.every and trainer.step != trainer.steps:
             return
+        mode = trainer.model.training
         trainer.model.eval()
         text = self.write(trainer.model)
-        trainer.model.train()
+        trainer.model.train(mode)
         try:
             with open_to_append(self.path) as file:
                 file.write(f"--- step {trainer.step}\n{text}\n")

@@ -20,8 +20,9 @@ class Save(Callback):
         self._started: tuple[int, str] | None = None  # the step and name of a save that may still be under way
 
     def before_fit(self, trainer: Trainer) -> None:
-        if trainer.frozen is not None and trainer.take_step.processes.is_main:
-            trainer.frozen.source.keep_for(trainer.folder)
+        for needed in (trainer.frozen, trainer.frozen_model):
+            if needed is not None and trainer.take_step.processes.is_main:
+                needed.source.keep_for(trainer.folder)
         if trainer.metric is not None:  # a validation was repeated: the checkpoint of this step is to hold it
             self._save(trainer)
 

@@ -1,5 +1,6 @@
 """Validation: the loss, perplexity and bits per byte on held-out rows, every `every.validate` steps."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, DataError, bounded_exp
-from heddle.data.rows import Batch, MeasuredText, RowPlan, collate
+from heddle.data.rows import Batch, MeasuredText, RowPlan
 from heddle.models.networks import Model
 from heddle.nn.state import State
-from heddle.objectives import ObjectiveConfig
+from heddle.objectives import LossFunction, ObjectiveConfig
 from heddle.training.callbacks.log import Metrics
 from heddle.training.loop import Callback, ProcessGroup, Report, Reporter, Signals, Trainer
 from heddle.training.optimizers import WeightAverage
@@ -41,12 +42,17 @@ class HeldOutRows:
 
     @torch.no_grad()
     def measure(
-        self, model: Model, objective: ObjectiveConfig, processes: ProcessGroup, signals: Signals
+        self,
+        model: Model,
+        objective: ObjectiveConfig,
+        processes: ProcessGroup,
+        signals: Signals,
+        loss_of: LossFunction | None = None,
     ) -> Measurement | None:
         """Return the mean loss in nats per token and the objective's metrics; None when a signal cuts it short.
 
         Rows are measured in the same groups, and the groups added in the same order, by any number of processes; of
-        streams only where `lanes` is given.
+        streams only where `lanes` is given. `loss_of` is the loss of an objective that reads a frozen model.
         """
         device = next(model.parameters()).device
         groups = self._groups(processes.world)
@@ -58,14 +64,14 @@ class HeldOutRows:
             for number, (lane, rows) in enumerate(groups):
                 if lane % processes.world != processes.rank:
                     continue
-                batch, carried = collate([self.plan.row(row) for row in rows], rows), states.get(lane)
+                batch, carried = self.plan.build_batch(rows), states.get(lane)
                 if signals.caught is not None and processes.world == 1:
                     return None
                 shown = objective.prepare(batch, seed=0) if self.prepare is None else self.prepare(batch)
                 here = shown.to(device)
                 if here.fresh is not None:
                     carried = (carried or State.empty(len(here), 1, device)).reset(here.fresh)
-                loss = objective(model, here, carried)
+                loss = (loss_of or objective)(model, here, carried, None)
                 if here.fresh is not None:
                     states[lane] = loss.carried
                 sums[number] = torch.stack((loss.total.double(), here.weights.sum().double()))
@@ -86,7 +92,7 @@ class HeldOutRows:
         if not predictions.shape[1]:
             return {}
         every = [range(first, min(first + self.batch, self.end)) for first in range(self.first, self.end, self.batch)]
-        batches = [collate([self.plan.row(row) for row in rows], rows) for rows in every]
+        batches = [self.plan.build_batch(rows) for rows in every]
         return objective.metrics(predictions.float().cpu().numpy(), batches)
 
     def _groups(self, world: int) -> list[tuple[int, range]]:
@@ -167,13 +173,13 @@ class Validate(Callback):
         trainer.metric, self.last = loss, trainer.step
         figures = {"validation_loss": loss}
         line = f"step {trainer.step}  held-out loss {loss:.4f}"
-        if self.objective.reads_examples:
+        if self.objective.reads_examples or found.metrics:
             figures |= {name: round(value, 5) for name, value in found.metrics.items()}
             line += "".join(f"  {name.replace('_', ' ')} {value:.4f}" for name, value in found.metrics.items())
         else:
             figures["perplexity"] = bounded_exp(loss)
             line += f"  perplexity {figures['perplexity']:.2f}"
-        if self.objective.predicts_every_token:
+        if self.objective.gives_bits_per_byte:
             text = self.held_out.text
             bits = loss / math.log(2) + 8 * text.lost_per_token  # a byte that an unknown token hides is not coded
             figures["bits_per_byte"] = bits / text.bytes_per_token
@@ -188,10 +194,8 @@ class Validate(Callback):
         """Return what held-out rows give, by the averaged weights where there are any; None: cut short."""
         step = trainer.take_step
         average: WeightAverage | None = step.average
-        if average is None:
-            return rows.measure(trainer.model, self.objective, step.processes, trainer.signals)
-        with average.in_place(trainer.model):
-            return rows.measure(trainer.model, self.objective, step.processes, trainer.signals)
+        with contextlib.nullcontext() if average is None else average.in_place(trainer.model):
+            return rows.measure(trainer.model, self.objective, step.processes, trainer.signals, trainer.loss)
 
 
 class StartAveraging(Callback):

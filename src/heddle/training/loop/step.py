@@ -14,7 +14,7 @@ from heddle.core import Config, Positive, Purpose, key, settings, within
 from heddle.data.rows import Batch
 from heddle.models.networks import Model
 from heddle.nn.state import State
-from heddle.objectives import Loss, ObjectiveConfig
+from heddle.objectives import Loss, LossFunction
 from heddle.training.loop.reduction import (
     FastAccumulation,
     GradientAccumulation,
@@ -113,12 +113,12 @@ class Report:
 class ModelWithLoss(nn.Module):
     """The model under its objective as one module, so that compiling and wrapping see the whole computation."""
 
-    def __init__(self, model: Model, objective: ObjectiveConfig) -> None:
+    def __init__(self, model: Model, loss: LossFunction) -> None:
         super().__init__()
-        self.model, self.objective = model, objective
+        self.model, self.loss = model, loss
 
     def forward(self, batch: Batch, carried: State | None, scheduled: Tensor | None = None) -> Loss:
-        return self.objective(self.model, batch, carried, scheduled)
+        return self.loss(self.model, batch, carried, scheduled)
 
 
 @dataclass

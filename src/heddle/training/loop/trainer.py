@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from heddle.checkpoints import BASE, FrozenWeights
+from heddle.checkpoints import BASE, FROZEN_MODEL, FrozenModel, FrozenWeights
 from heddle.checkpoints.store import Checkpoint, Snapshot
 from heddle.core import ConfigError, EnvironmentFault
 from heddle.core.system import Hardware
 from heddle.data.rows import Batch, Loader
 from heddle.models.networks import Model
 from heddle.nn.state import State
-from heddle.objectives import ObjectiveConfig
+from heddle.objectives import LossFunction, ObjectiveConfig
 from heddle.training.loop.reduction import ProcessGroup
 from heddle.training.loop.signals import CODES, Signals
 from heddle.training.loop.step import Report, Step
@@ -65,6 +65,7 @@ class Trainer:
     data: list[str]  # fingerprints of what it is trained on
     held_out: str | None = None  # checksum of the text that is held out
     frozen: FrozenWeights | None = None  # what checkpoints leave out
+    frozen_model: FrozenModel | None = None  # what the objective reads beside the model: a teacher, say
     callbacks: list[Callback] = field(default_factory=list)
     step: int = 0
     saved: int = 0  # the step of the last checkpoint
@@ -72,9 +73,14 @@ class Trainer:
     stop: str | None = None  # why to stop, once all processes have agreed
     stop_request: str | None = None  # why this process would stop; all do, together, after the next step
 
+    @property
+    def loss(self) -> LossFunction:
+        """Return the loss of a model on a batch."""
+        return self.objective.loss_function(None if self.frozen_model is None else self.frozen_model.model)
+
     def fit(self) -> None:
         """Train until the steps are done or there is a reason to stop."""
-        self.model.train()
+        self.model.train(self.objective.trains_with_dropout)
         with contextlib.ExitStack() as leaving:
             leaving.enter_context(self.signals)  # left last: a signal must not cut short a save that is waited for
             for callback in self.callbacks:
@@ -159,6 +165,8 @@ class Trainer:
         }
         if self.frozen is not None:
             state[BASE] = self.frozen.reference.to_state()
+        if self.frozen_model is not None:
+            state[FROZEN_MODEL] = self.frozen_model.reference.to_state()
         return Snapshot(self.step, tensors, state, self.texts, self.metric)
 
     def restore(self, checkpoint: Checkpoint, frozen: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:

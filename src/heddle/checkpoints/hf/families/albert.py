@@ -26,8 +26,9 @@ from heddle.checkpoints.hf.weight_map import WeightMap, map_names
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
-from heddle.nn.ends import DenseFirstTokenConfig, NarrowEmbeddingConfig, SegmentedEmbeddingConfig, TransformedHeadConfig
+from heddle.nn.ends import NarrowEmbeddingConfig, SegmentedEmbeddingConfig, TransformedHeadConfig
 from heddle.nn.layers import LayerNormConfig
+from heddle.nn.outputs import DenseFirstTokenConfig
 from heddle.nn.stack import BlockConfig, ChainConfig, LoopConfig, RepeatConfig
 
 LAYER = {

@@ -26,14 +26,9 @@ from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names
 from heddle.core import ConfigError, find, replace
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
-from heddle.nn.ends import (
-    DenseFirstTokenConfig,
-    NarrowEmbeddingConfig,
-    ReplacedTokenOutputConfig,
-    SegmentedEmbeddingConfig,
-    TransformedHeadConfig,
-)
+from heddle.nn.ends import NarrowEmbeddingConfig, SegmentedEmbeddingConfig, TransformedHeadConfig
 from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
+from heddle.nn.outputs import DenseFirstTokenConfig, ReplacedTokenOutputConfig
 from heddle.nn.positions import LearnedPositionConfig, NoPositionConfig
 from heddle.nn.stack import RepeatConfig
 

@@ -27,8 +27,9 @@ from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.channels import FeedForwardConfig, hidden_width
-from heddle.nn.ends import DenseFirstTokenConfig, TransformedHeadConfig
+from heddle.nn.ends import TransformedHeadConfig
 from heddle.nn.layers import ElementDropoutConfig
+from heddle.nn.outputs import DenseFirstTokenConfig
 from heddle.nn.stack import RepeatConfig
 
 LAYER = {

@@ -12,9 +12,10 @@ from heddle.core import ConfigError, UsageError, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig, TieConfig
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.channels import FeedForwardConfig, hidden_width
-from heddle.nn.ends import (
+from heddle.nn.ends import HeadConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
+from heddle.nn.outputs import (
     FirstTokenConfig,
-    HeadConfig,
     MaskedTokenOutputConfig,
     MultiLabelOutputConfig,
     NextSentenceOutputConfig,
@@ -26,7 +27,6 @@ from heddle.nn.ends import (
     SpanOutputConfig,
     TokenClassOutputConfig,
 )
-from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.stack import ChainConfig
 
 HEAD = "outputs.masked_token.head"

@@ -1,0 +1,121 @@
+"""heddle serve: models over HTTP, by OpenAI's protocol."""
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.cli.options import Best, Device, Weights, open_model
+from heddle.cli.terminal import DIM, note, print_report
+
+if TYPE_CHECKING:
+    from heddle.lm import LM
+    from heddle.serving.http import ModelSource, Scorer
+    from heddle.tasks.scoring import TextScore
+
+KEY = "HEDDLE_API_KEY"  # in the environment, where a list of processes does not show it
+
+
+def serve(  # noqa: PLR0913 - the options are the contract
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="[NAME=]MODEL",
+            help="A run, Hugging Face folder, GGUF file or package:NAME; repeat it for several. Default: newest run.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address to listen on; all but loopback need --api-key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port.")] = 8000,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help=f"A key that clients must send; repeat it for several. Also ${KEY}."),
+    ] = None,
+    slots: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Requests decoded side by side.")] = 16,
+    capacity: Annotated[
+        int | None, typer.Option(metavar="TOKENS", min=1, help="Tokens of a slot, prompt and answer together.")
+    ] = None,
+    waiting: Annotated[int, typer.Option(metavar="N", min=0, help="Requests that may wait for a slot.")] = 128,
+    invariant: Annotated[
+        str, typer.Option(metavar="MODE", help="Equal bits whatever else runs: auto (on a CPU), on or off.")
+    ] = "auto",
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A further name of this server in Host headers.")
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="An origin whose pages may call the server.")
+    ] = None,
+    device: Device = "auto",
+    weights: Weights = "auto",
+    best: Best = False,
+) -> int:
+    """Serve models by OpenAI's HTTP protocol.
+
+    Routes: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, /v1/heddle/score, /tokenize, /detokenize,
+    /tokenizer_info, /health, /ready, /metrics. SIGTERM and Ctrl-C let accepted requests finish.
+    """
+    from heddle.core import ConfigError, MissingExtra
+    from heddle.serving import Address, EngineConfig
+
+    if invariant not in ("auto", "on", "off"):
+        raise ConfigError.unknown("invariant", invariant, ("auto", "on", "off"))
+    keys = (*(api_key or ()), *filter(None, [os.environ.get(KEY)]))
+    address = Address(host, port, keys, tuple(allowed_host or ()), tuple(cors_origin or ()))
+    config = EngineConfig(slots=slots, capacity=capacity, waiting=waiting, invariant=invariant)  # type: ignore[arg-type]
+    try:
+        from heddle.serving.http import Access, ServedModel, ServedModels, make_app
+        from heddle.serving.http import serve as serve_app
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "fastapi", "serve", "heddle serve") from None
+    sources = [_source(name, device, weights, best) for name in model or [""]]
+    models = ServedModels([ServedModel.start(source, config) for source in sources])
+    _log_to_stderr()
+    names = ", ".join(models.by_name)
+    note(f"serving {names} on http://{host}:{port}/v1", DIM)
+    serve_app(make_app(models, Access.of(address)), address)
+    return 0
+
+
+def _source(typed: str, device: str, weights: str, best: bool) -> "ModelSource":
+    """Load a model, given as MODEL or NAME=MODEL."""
+    from heddle.checkpoints import find_source
+    from heddle.serving.http import ModelSource
+
+    name, equals, path = typed.partition("=")
+    where = (path if equals else typed) or None
+    lm = open_model(where, device, weights, best)
+    template = find_source(where, best=best).template()
+    return ModelSource(name if equals else _name(lm), lm.model, lm.tokenizer, template, lm.embed, _score(lm))
+
+
+def _name(lm: "LM") -> str:
+    return "heddle" if lm.origin.path is None else lm.origin.path.name
+
+
+def _score(lm: "LM") -> "Scorer":
+    """Return what scores texts."""
+
+    def score(texts: Sequence[str], sources: Sequence[str] | None) -> "Sequence[TextScore]":
+        return lm.score(texts) if sources is None else lm.score(texts, source=sources)
+
+    return score
+
+
+class _Lines(logging.Handler):
+    """Writes messages as lines on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_report(record.getMessage())
+
+
+def _log_to_stderr() -> None:
+    """Write the access log as JSON lines to standard error."""
+    log = logging.getLogger("heddle.access")
+    log.addHandler(_Lines())
+    log.setLevel(logging.INFO)
+    log.propagate = False

@@ -1,0 +1,23 @@
+"""Outputs of encoders: pooling of a row into one vector, and what reads vectors: classes, tags, spans, embeddings."""
+
+from heddle.nn.outputs.encoder_outputs import (
+    EmbeddingOutput,
+    EmbeddingOutputConfig,
+    MaskedTokenOutputConfig,
+    NextSentenceOutputConfig,
+    Output,
+    OutputConfig,
+    ReplacedTokenOutputConfig,
+    SequenceClassOutputConfig,
+    SpanOutputConfig,
+    TokenClassOutputConfig,
+    best_spans,
+)
+from heddle.nn.outputs.pooling import (
+    DenseFirstTokenConfig,
+    FirstTokenConfig,
+    LastTokenConfig,
+    MeanConfig,
+    PoolingConfig,
+)
+from heddle.nn.outputs.row_outputs import MultiLabelOutputConfig, RegressionOutputConfig

@@ -1,0 +1,67 @@
+"""The app: OpenAI's routes over served models, as an ASGI application for any server."""
+
+import logging
+import threading
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heddle.core import HeddleError
+from heddle.serving.http import routes
+from heddle.serving.http.chat import chat_completions
+from heddle.serving.http.completions import completions
+from heddle.serving.http.errors import ApiError
+from heddle.serving.http.gate import Access, Gate
+from heddle.serving.http.metrics import Metrics
+from heddle.serving.http.responses import error_response
+from heddle.serving.http.served_model import ServedModels
+
+log = logging.getLogger("heddle")
+
+ROUTES = (
+    ("POST", "/v1/completions", completions),
+    ("POST", "/v1/chat/completions", chat_completions),
+    ("POST", "/v1/embeddings", routes.embeddings),
+    ("POST", "/v1/heddle/score", routes.score),
+    ("POST", "/v1/responses", routes.responses),
+    ("GET", "/v1/models", routes.list_models),
+    ("GET", "/v1/models/{id:path}", routes.one_model),
+    ("POST", "/tokenize", routes.tokenize),
+    ("POST", "/detokenize", routes.detokenize),
+    ("GET", "/tokenizer_info", routes.tokenizer_info),
+    ("GET", "/health", routes.health),
+    ("GET", "/ready", routes.ready),
+    ("GET", "/metrics", routes.metrics),
+)
+
+
+def make_app(models: ServedModels, access: Access | None = None) -> FastAPI:
+    """Return the application; whoever serves it sets `app.state.draining` before it ends, and closes the models."""
+    app = FastAPI(title="Heddle", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.state.models, app.state.metrics, app.state.draining = models, Metrics(models), threading.Event()
+    for method, path, handler in ROUTES:
+        app.add_route(path, handler, methods=[method])
+    for kind in (ApiError, HeddleError, HTTPException, Exception):
+        app.add_exception_handler(kind, _on_error)
+    app.add_middleware(
+        Gate,
+        access=Access() if access is None else access,
+        metrics=app.state.metrics,
+        draining=app.state.draining,
+        paths={handler: path for _, path, handler in ROUTES},
+    )
+    return app
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    """Return any error in OpenAI's shape."""
+    if isinstance(error, HTTPException):
+        known = {404: "no such route", 405: "method not allowed here"}
+        found = ApiError(error.status_code, known.get(error.status_code, "refused"), code="unknown_url")
+    else:
+        found = ApiError.of(error)
+    if found.status >= 500 and found.code in ("internal_error", "model_error"):
+        log.error("a request failed: %s", type(error).__name__, exc_info=error)
+    return error_response(found)

@@ -1,0 +1,74 @@
+"""Text tasks: rows as they are split and tagged, which runs come next, and what is opened once."""
+
+import argparse
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+
+
+def test_words_and_tags_are_read_and_become_iob2(tmp_path: Path) -> None:
+    from text_task_data import sentences
+
+    text = "-DOCSTART- -X- -X- O\n\nAnn NNP I-NP I-PER\nBerg NNP I-NP I-PER\nLi NNP I-NP B-PER\n\nOslo NNP I-NP I-LOC\n"
+    (tmp_path / "rows.gz").write_bytes(gzip.compress(text.encode()))
+    assert sentences(tmp_path / "rows.gz") == [
+        {"tokens": ["Ann", "Berg", "Li"], "tags": ["B-PER", "I-PER", "B-PER"]},
+        {"tokens": ["Oslo"], "tags": ["B-LOC"]},
+    ]
+
+
+def test_equal_texts_stay_on_one_side() -> None:
+    from text_task_data import carve
+
+    rows = [{"text": str(number % 20), "label": str(number)} for number in range(60)]
+    train, valid = carve(rows, 13)
+    assert len(train) + len(valid) == 60 and len(valid) == 15
+    assert not {row["text"] for row in train} & {row["text"] for row in valid}
+
+
+def test_half_of_the_second_sentences_follow_the_first() -> None:
+    from text_task_data import sentence_pairs
+
+    articles = [" ".join(f"This is sentence {n} of article {a}." for n in range(5)) for a in range(4)]
+    pairs = sentence_pairs(articles, 40, "x")
+    follows = [
+        pair["pair"].split()[-1] == pair["text"].split()[-1]
+        and int(pair["pair"].split()[3]) == int(pair["text"].split()[3]) + 1
+        for pair in pairs
+    ]
+    assert follows == [pair["label"] == "next" for pair in pairs] and sum(follows) == 20
+
+
+def test_the_best_rate_is_tested_with_every_seed_after_all_rates_are_known(tmp_path: Path) -> None:
+    from text_tasks import Results, next_jobs
+
+    given = argparse.Namespace(tasks=["trec"], rates=[1e-4, 1e-5], seeds=[0, 1], init="m", label="x", overrides={})
+    results = Results(tmp_path / "results.jsonl")
+
+    def done(rate: float, seed: int, **more: Any) -> None:
+        results.add({"label": "x", "task": "trec", "rate": rate, "seed": seed, "valid": 0.5, **more})
+
+    assert [(job.rate, job.seed, job.tested) for job in next_jobs(results, given, tmp_path)] == [
+        (1e-4, 0, False),
+        (1e-5, 0, False),
+    ]
+    done(1e-4, 0)
+    assert [job.rate for job in next_jobs(results, given, tmp_path)] == [1e-5], "no test before all rates are known"
+    done(1e-5, 0, valid=0.9)
+    tests = [(job.rate, job.seed, job.tested) for job in next_jobs(results, given, tmp_path)]
+    assert tests == [(1e-5, 0, True), (1e-5, 1, True)]
+    done(1e-5, 0, valid=0.9, test={"accuracy": 0.8})
+    again = Results(tmp_path / "results.jsonl")  # a later call
+    assert [(job.seed, job.tested) for job in next_jobs(again, given, tmp_path)] == [(1, True)]
+    assert json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])["commit"]

@@ -1,0 +1,122 @@
+"""Execution: turns, runs that would end too late, logs that a kill has cut off."""
+
+import json
+import subprocess
+import sys
+import time
+import typing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from heddle.comparison.execution import Job, Limit, keep_log, local
+from heddle.comparison.execution.ledger import Result
+from heddle.comparison.execution.local import LocalExecutor
+from heddle.comparison.execution.turns import TOO_LATE, TooLate, Turn, Turns
+from heddle.comparison.execution.worker import PROBED, WARM, Measure
+from heddle.comparison.suites import SUITES, choose_suite
+from heddle.training.loop import Report, Trainer
+
+
+def test_only_so_many_hold_a_turn_and_it_passes_on_when_one_ends(tmp_path: Path) -> None:
+    turns = Turns(str(tmp_path), at_once=2)
+    first, second, third = Turn(turns), Turn(turns), Turn(turns)
+    for turn in (first, second):
+        turn.take(lambda: False)
+        assert turn.is_held and turn.waited < 1
+    until = time.monotonic() + 0.2
+    third.take(lambda: time.monotonic() > until)  # told to stop while it waits
+    assert not third.is_held and third.waited >= 0.2
+    second.release()
+    third.take(lambda: False)
+    assert third.is_held and not second.is_held
+
+
+def test_the_turn_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from heddle.comparison.execution.turns import Turn, Turns\n"
+        "turn = Turn(Turns(sys.argv[1], 1)); turn.take(lambda: False); print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    turn, until = Turn(Turns(str(tmp_path), 1)), time.monotonic() + 0.1
+    turn.take(lambda: time.monotonic() > until)
+    assert not turn.is_held
+    process.kill()
+    process.communicate()
+    turn.take(lambda: time.monotonic() > until + 5)
+    assert turn.is_held
+
+
+def test_a_run_that_would_end_too_late_leaves_and_one_that_ends_in_time_stays() -> None:
+    turn = Turn(Turns(until=time.time() + 100))
+    turn.check(80)
+    with pytest.raises(TooLate):
+        turn.check(95)  # validations come on top
+    Turn(Turns()).check(1e9)  # no limit: what takes longer is saved
+
+
+def test_on_a_gpu_a_step_is_timed_between_two_moments_at_which_nothing_is_left_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Laps say nothing there: launching runs ahead of the device, by hundreds of steps where graphs are replayed."""
+    waits: list[int] = []
+
+    def wait() -> None:
+        waits.append(1)
+        time.sleep(0.24 if len(waits) == 2 else 0)  # what the device still has to do after steps of no time at all
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    trainer = typing.cast(Trainer, SimpleNamespace(steps=1000, step=0, signals=SimpleNamespace(caught=None)))
+    measure = Measure(Turns(until=time.time() + 5))
+    measure.before_fit(trainer)
+    with pytest.raises(TooLate):  # 1,000 steps of 10 ms
+        for _ in range(40):
+            trainer.step += 1
+            measure.after_step(trainer, typing.cast(Report, None))
+    assert measure.step_seconds() == pytest.approx(0.24 / (PROBED - WARM), rel=0.2) and len(measure.laps) == PROBED
+
+
+def job(folder: Path, number: int) -> Job:
+    """Return a job that nobody will train."""
+    return Job(folder / str(number), {"name": "run", "training": {"steps": 3}}, {"key": f"k{number}"}, cost=1.0)
+
+
+def test_runs_that_left_are_no_failures_and_are_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two variants of two runs each, all would end too late: each is tried once, nothing is counted."""
+    started: list[Path] = []
+
+    def leave_at_once(log: Path, processes: int) -> "subprocess.Popen[bytes]":
+        started.append(log)
+        code = f"import sys; sys.stdin.readline(); sys.exit({TOO_LATE})"
+        return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+
+    monkeypatch.setattr(local, "start_process", leave_at_once)
+    groups = [[job(tmp_path, 0), job(tmp_path, 1)], [job(tmp_path, 2), job(tmp_path, 3)]]
+    results: list[Result] = []
+    limit = Limit(60, whole=True)
+    LocalExecutor(2).run(groups, limit, results.append, lambda running, waiting: None)
+    assert results == [] and len(started) == 2
+    assert limit.late == {"k0", "k1", "k2", "k3"}
+    assert not limit.allows(groups[0][0]) and limit.until is not None and limit.until > time.time()
+
+
+def test_a_log_that_a_kill_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
+    one = Job(tmp_path / "a", {"name": "run"}, {"key": "a", "variant": "v", "seed": 0, "arm": "tokens"})
+    one.run.mkdir(parents=True)
+    (one.run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "lo')
+    (tmp_path / "logs.jsonl").write_text('{"key": "z", "met')
+    keep_log(tmp_path, one)
+    cut, whole = (tmp_path / "logs.jsonl").read_text().splitlines()
+    assert cut == '{"key": "z", "met' and json.loads(whole)["metrics"] == [{"step": 1, "loss": 2.5}]
+
+
+def test_the_base_may_be_named_among_the_variants() -> None:
+    chosen = choose_suite("narang", ["vanilla-transformer", "geglu"])
+    assert [variant.name for variant in chosen.variants] == ["geglu"] and chosen.base_name == "vanilla-transformer"
+    assert len(SUITES["narang"]().variants) == 51

@@ -1,0 +1,49 @@
+"""The code of docs/serving.md works as the page says, against `heddle serve` as a process."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving.server import save_models, serving
+
+from heddle.cli.main import command
+
+PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CLIENTS, CHAT, ENGINE = BLOCKS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_models(tmp_path_factory.mktemp("page"))["gpt"]
+
+
+def test_commands_of_the_page_are_taken() -> None:
+    lines = [line.partition("#")[0] for line in PAGE.splitlines() if line.startswith("heddle serve ")]
+    assert len(lines) == 3
+    for line in lines:
+        verb = command().commands["serve"]
+        assert verb.make_context("serve", shlex.split(line)[2:]).params["model"]
+
+
+def test_clients_of_the_page_are_answered(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for package in ("fastapi", "openai"):
+        pytest.importorskip(package, reason="the extra `serve` or openai-python is not installed")
+    with serving({"first": folder}, tmp_path / "log", key=None) as server:
+        names: dict[str, Any] = {"__name__": "page"}
+        code = (CLIENTS + CHAT).replace("http://127.0.0.1:8000", server.url)
+        exec(compile(code, "serving.md", "exec", dont_inherit=True), names)
+        names["client"].close()
+    out = capsys.readouterr().out
+    assert re.search(r"^64$", out, re.MULTILINE) and "[None, -" in out
+    assert names["answer"].choices[0].message.content is not None
+
+
+def test_engine_of_the_page_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(
+        compile(ENGINE.replace("runs/first", str(folder)), "serving.md", "exec", dont_inherit=True),
+        {"__name__": "page"},
+    )
+    assert capsys.readouterr().out.startswith("['")
