@@ -15,6 +15,7 @@ from heddle.decoding.scoring import check_encoder_input
 from heddle.models.networks import BaseTower, Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.nn.base import Context, upcast
 from heddle.nn.outputs import MaskedTokenOutputConfig, Output
+from heddle.nn.state import Memory
 from heddle.text.tokenizers import Tokenizer
 
 CHUNK = 1 << 13  # tokens of copies of a text that are read at once
@@ -75,6 +76,10 @@ class Reading(ABC):
     @abstractmethod
     def head_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of vectors after the last norm; refuse where words are not predicted."""
+
+    def stream_logits(self, stream: Tensor) -> Tensor:
+        """Return what the last norm and the head make of the stream after a layer, in the pass that is watched."""
+        return self.head_logits(self.main.tower.norm(stream))
 
     @abstractmethod
     def target(self, text: str | None) -> tuple[int, ...]:
@@ -138,6 +143,7 @@ class PairReading(Reading):
         self, model: EncoderDecoder, tokenizer: Tokenizer | None, source: Sequence[int], output: Sequence[int]
     ) -> None:
         self.model, self.tokenizer, self.pair = model, tokenizer, model
+        self.memory: Memory | None = None  # of the last pass
         read, written = tuple(check_source(model, source)), tuple(check_prompt(model, output))
         writer = None if tokenizer is None else tokenizer.for_target
         self.sides = (
@@ -149,11 +155,16 @@ class PairReading(Reading):
         return f"#{id}" if self.tokenizer is None else self.tokenizer.for_target.token(id)
 
     def forward(self) -> Tensor:
-        memory = self.pair.encode(self.ids(self.sides[0]))
-        return self.pair.logits(self.ids(self.main), Context(memory=memory))
+        self.memory = self.pair.encode(self.ids(self.sides[0]))
+        return self.pair.logits(self.ids(self.main), Context(memory=self.memory))
 
     def head_logits(self, hidden: Tensor) -> Tensor:
         return self.pair.head.logits(hidden)
+
+    def stream_logits(self, stream: Tensor) -> Tensor:
+        if self.memory is None:
+            raise UsageError("lens: want a source that was read, got none")
+        return self.head_logits(self.pair.head.point(self.main.tower.norm(stream), self.memory))
 
     def target(self, text: str | None) -> tuple[int, ...]:
         return self._predicted_tokens(text)
