@@ -137,6 +137,7 @@ def test_unservable_wishes_are_refused_by_name(server: Running) -> None:
         ("/v1/chat/completions", {"model": "pair"}, "model"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ("/v1/chat/completions", {"messages": [{"content": "a"}]}, "messages"),
+        ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "a", "tool_calls": 5}]}, "messages"),
         ("/v1/chat/completions", {"top_logprobs": 2}, "top_logprobs"),
         ("/v1/chat/completions", {"tools": [{"type": "other"}]}, "tools"),
         ("/v1/chat/completions", {"tool_choice": "required"}, "tool_choice"),
@@ -373,6 +374,9 @@ def test_public_address_without_a_key_is_refused() -> None:
     with pytest.raises(UsageError, match="cors-origin: want origins"):
         Address(origins=("*",))
     assert Address(host="0.0.0.0", keys=("k",)).known_hosts == ()
+    for key in ("", " ", "a b", "ключ"):
+        with pytest.raises(UsageError, match="api-key: want ASCII characters without spaces"):
+            Address(host="0.0.0.0", keys=(key,))
     assert Address().host == "127.0.0.1"
 
 

@@ -183,6 +183,7 @@ def test_bias_penalties_and_stop_ids_are_obeyed(strict: Any) -> None:
         ({"n": 99}, "BadRequestError", "n: "),
         ({"prompt": [[1, 999]]}, "BadRequestError", "prompt: want one or more ids from 0 to 256"),
         ({"logit_bias": {"x": 1}}, "BadRequestError", "logit_bias: want ids"),
+        ({"logit_bias": {"0" * 5000: 1}}, "BadRequestError", "logit_bias: want ids"),
         ({"stop": [""]}, "BadRequestError", "stop: want at most"),
         ({"suffix": "x"}, "BadRequestError", "suffix: not supported"),
         ({"extra_body": {"response_format": {"type": "xml"}}}, "BadRequestError", "response_format: want text"),
