@@ -338,7 +338,8 @@ def test_a_tested_prediction_cannot_be_replaced(predicted: Any) -> None:
 @pytest.mark.parametrize("name", ["prediction.json", "grade.json"])
 def test_an_edited_prediction_or_grade_is_refused(predicted: Any, name: str) -> None:
     folder, _, results, larger = predicted
-    write_grade(folder, check_before_test(folder, larger, results), with_larger(larger, results, 1.2), Unit.of([*results.values()]))
+    done, unit = with_larger(larger, results, 1.2), Unit.of(list(results.values()))
+    write_grade(folder, check_before_test(folder, larger, results), done, unit)
     path = folder / name
     path.write_text(path.read_text().replace('"unit": "', '"unit": "milli'))
     with pytest.raises(DamageError, match="changed since it was written"):
