@@ -13,7 +13,7 @@ import shlex
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -81,28 +81,47 @@ def run(command: Command) -> str:
     colours = COLOURS if command.words[0] == "explain" else {}
     with contextlib.redirect_stdout(out), patch("sys.stdin", given), patch.dict(os.environ, colours):
         code = main(command.words)
-    text = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    text = out.buffer.getvalue().decode()
     if code:
         raise SystemExit(f"{command.line}: exit code {code}\n{text}")
     return str(text)
 
 
+def explaining(page: str) -> Command:
+    """Return the command whose output is the picture of a page."""
+    return [each for each in commands(page) if each.words[0] == "explain"][-1]
+
+
 def drawn(page: str, found: Mapping[str, str]) -> str:
     """Return the picture of a page, from what its commands printed."""
-    command = [each for each in commands(page) if each.words[0] == "explain"][-1]
+    command = explaining(page)
     data = command.option("--json")
     if data is None:
         return terminal(command.line, found[command.line])
     return maps(command.line, json.loads(Path(data).read_text(encoding="utf-8")))
 
 
-def run_pages(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Run the commands of all pages in a folder; yield each page with its picture."""
+def shortened(command: Command) -> Command:
+    """Return a command that trains for two steps only."""
+    text = "\n".join(command.words)
+    text = re.sub(r"^training\.steps=\d+$", "training.steps=2", text, flags=re.MULTILINE)
+    text = re.sub(r"^training\.schedule\.warmup=\d+$", "training.schedule.warmup=1", text, flags=re.MULTILINE)
+    return Command(text.split("\n"), command.given)
+
+
+def run_pages(folder: Path, whole: Collection[str] | None = None) -> Iterator[tuple[Path, str]]:
+    """Run the commands of all pages in a folder; yield each page with its picture.
+
+    Models that are not among `whole` train for two steps; None: all train to their end.
+    """
     write_texts(folder)
     with contextlib.chdir(folder):
         for page in pages():
-            text = page.read_text(encoding="utf-8")
-            yield page, drawn(text, {each.line: run(each) for each in commands(text)})
+            text, found = page.read_text(encoding="utf-8"), dict[str, str]()
+            for each in commands(text):
+                short = whole is not None and not any(f"name={name}" in each.words for name in whole)
+                found[each.line] = run(shortened(each) if short else each)
+            yield page, drawn(text, found)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------

@@ -58,7 +58,10 @@ def words_of(picture: str) -> list[str]:
 
 
 def differences(now: str, before: str) -> list[str]:
-    """Return how two pictures differ: in words, or in numbers by more than other processors cause."""
+    """Return how two pictures differ: in a fifth of their words, numbers that are near being equal.
+
+    Training on another kind of processor changes up to one word in sixteen.
+    """
     new, old = ([word.strip("%+") for word in words_of(one)] for one in (now, before))
     kinds = (["#" if NUMBER.fullmatch(word) else word for word in words] for words in (new, old))
     blocks = difflib.SequenceMatcher(None, *kinds, autojunk=False).get_matching_blocks()
@@ -69,7 +72,7 @@ def differences(now: str, before: str) -> list[str]:
         if NUMBER.fullmatch(a) and abs(float(a) - float(b)) > 0.05 + 0.1 * abs(float(b))
     ]
     lost = max(len(new), len(old)) - len(pairs)
-    return [*far, *["a word"] * lost] if len(far) + lost > 0.1 * len(old) else []
+    return [*far, *["a word"] * lost] if len(far) + lost > 0.2 * len(old) else []
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +125,35 @@ def test_a_lessons_commands_are_real_and_its_picture_shows_the_last_of_explain(
     assert drawn[: len(typed)] == typed
 
 
-def test_the_lessons_commands_draw_their_pictures(pictures: ModuleType, tmp_path: Path) -> None:
+def drawn(page: Path) -> str:
+    """Return the picture that a page shows."""
+    return page.with_suffix(".svg").read_text(encoding="utf-8")
+
+
+def test_all_commands_run_and_those_of_the_transformer_draw_their_pictures(
+    pictures: ModuleType, tmp_path: Path
+) -> None:
+    """The others train for two steps here."""
+    whole = {"gpt", "early"}
+    found = dict(pictures.run_pages(tmp_path, whole))
+    assert list(found) == PAGES
+    models = {page: pictures.explaining(page.read_text(encoding="utf-8")).option("-m") for page in PAGES}
+    compared = [page for page in PAGES if models[page] in whole]
+    assert len(compared) == 8
+    for page in compared:
+        assert not differences(found[page], drawn(page)), page.stem
+
+
+@pytest.mark.full
+def test_all_commands_draw_their_pictures(pictures: ModuleType, tmp_path: Path) -> None:
     found = dict(pictures.run_pages(tmp_path))
     assert list(found) == PAGES
     for page, picture in found.items():
-        assert not differences(picture, page.with_suffix(".svg").read_text(encoding="utf-8")), page.stem
-    shown = [page.with_suffix(".svg").read_text(encoding="utf-8") for page in PAGES]
-    assert all(differences(one, other) for one, other in itertools.pairwise(shown))
+        assert not differences(picture, drawn(page)), page.stem
+
+
+def test_a_picture_of_another_page_would_be_noticed() -> None:
+    assert all(differences(drawn(one), drawn(other)) for one, other in itertools.pairwise(PAGES))
 
 
 if __name__ == "__main__":
