@@ -176,7 +176,8 @@ def _refuse(options: Options, required: Selection) -> None:
 
 def _translator(lm: "LM", method: MethodFor, task: str | None, batch: int, file: str) -> "Translator":
     """Return the translator of a model, by its own settings."""
-    from heddle.core import replace
+    from dataclasses import replace
+
     from heddle.tasks.generation import translation_settings_of, translator
 
     own = translation_settings_of(lm.origin.settings, lm.tokenizer, task)
