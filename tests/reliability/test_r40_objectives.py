@@ -129,7 +129,10 @@ def test_r40_a_killed_run_ends_the_same(name: str, nest: Nursery, tmp_path: Path
     kill(nest, tmp_path, name, [MICRO * STEPS // 2 + 1])
 
 
-@pytest.mark.parametrize("name", ["distillation", pytest.param("preference", marks=pytest.mark.full)])
+REST = [name for name in (*RUNS, *OBJECTIVES) if name not in ("distillation", "contrastive")]  # its batch is the unit
+
+
+@pytest.mark.parametrize("name", ["distillation", *(pytest.param(name, marks=pytest.mark.full) for name in REST)])
 def test_r40_two_processes_end_the_same(name: str, nest: Nursery, tmp_path: Path) -> None:
     config = replace(config_for(name, tmp_path), hardware=HardwareConfig(device="cpu", workers=0, dtype="float32"))
     changes = {"steps": 3, "reduction": "deterministic", "micro_batch": 1}
