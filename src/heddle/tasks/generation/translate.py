@@ -80,6 +80,7 @@ class Translator:
     batch: int = 32
     ahead: int = AHEAD  # 1: translate after every `batch` lines, for interactive use
     ranking: CandidateRanking = SearchOrder()
+    prefix: str = ""  # the text that the model wants before each line, such as T5's
 
     def run(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield a translation for each line, in order; a blank line stays blank."""
@@ -103,7 +104,7 @@ class Translator:
             return None
         if len(line) > MAX_CHARACTERS:
             raise UsageError(f"source: want at most {MAX_CHARACTERS:,} characters, got {len(line):,}")
-        return list(check_source(self.model, self.tokenizer.source(line)))
+        return list(check_source(self.model, self.tokenizer.source(self.prefix + line)))
 
     def translate(self, sources: Sequence[list[int] | None]) -> list[Translation]:
         """Translate sources, batched by length; None stays empty."""
