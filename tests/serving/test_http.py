@@ -123,6 +123,13 @@ def test_tokens_go_there_and_back(server: Running, lms: dict[str, Any]) -> None:
     assert json.loads(info)["eos_token"] == "<|end|>"
 
 
+def test_name_of_a_special_token_alone_has_its_id_where_no_special_tokens_are_added(server: Running) -> None:
+    alone = {"prompt": "<|end|>", "add_special_tokens": False}  # as lm-eval asks for the token that begins a text
+    assert post(server, "/tokenize", alone)[1]["tokens"] == [256]
+    for more in (alone | {"prompt": "a<|end|>"}, alone | {"prompt": "<|end|>\n"}, {"prompt": "<|end|>"}):
+        assert 256 not in post(server, "/tokenize", more)[1]["tokens"][1:]
+
+
 def test_scores_are_the_librarys_own(server: Running, lms: dict[str, Any]) -> None:
     found = post(server, "/v1/heddle/score", {"model": "lstm", "texts": ["ab", "hello"]})[1]["data"]
     wanted = [one.logprob for one in lms["lstm"].score(["ab", "hello"])]

@@ -100,7 +100,7 @@ async def one_model(request: Request) -> Response:
 
 
 async def tokenize(request: Request) -> Response:
-    """Answer POST /tokenize."""
+    """Answer POST /tokenize; without special tokens, the name of one alone has its id."""
     exchange = Exchange.of(request)
     body = await read_body(request, TokenizeBody)
     model = exchange.find(body.model)
@@ -115,7 +115,10 @@ def _tokenized(model: ServedModel, body: TokenizeBody) -> Sequence[int]:
         prompts = body.add_generation_prompt is not False
         return model.chat.ids(messages_of(body.messages), add_generation_prompt=prompts)
     text = body.prompt or ""
-    return model.ids(text) if body.add_special_tokens is not False else model.tokenizer.encode(text)
+    if body.add_special_tokens is not False:
+        return model.ids(text)
+    named = model.tokenizer.special_tokens.named_ids.values()  # lm-eval asks for the id of `eos_token` in this way
+    return next(([id] for id in named if model.tokenizer.token(id) == text), model.tokenizer.encode(text))
 
 
 async def detokenize(request: Request) -> Response:
