@@ -151,9 +151,9 @@ def test_embeddings_are_the_librarys_own(plain: Any, strict: Any, lms: dict[str,
 
 
 def test_models_are_listed_and_found(strict: Any) -> None:
-    assert [one.id for one in strict.models.list()] == ["gpt", "lstm", "pair"]
+    assert [one.id for one in strict.models.list()] == ["gpt", "lstm", "pair", "reader"]
     assert strict.models.retrieve("lstm").id == "lstm"
-    with pytest.raises(openai.NotFoundError, match="model: want one of gpt, lstm, pair"):
+    with pytest.raises(openai.NotFoundError, match="model: want one of gpt, lstm, pair, reader"):
         strict.models.retrieve("other")
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heddle.core import HeddleError
-from heddle.serving.http import routes
+from heddle.serving.http import routes, tasks
 from heddle.serving.http.chat import chat_completions
 from heddle.serving.http.completions import completions
 from heddle.serving.http.errors import ApiError
@@ -20,11 +20,22 @@ from heddle.serving.http.served_model import ServedModels
 
 log = logging.getLogger("heddle")
 
+TASKS = {
+    "classify": tasks.classify,
+    "tag": tasks.tag,
+    "answer": tasks.answer,
+    "fill": tasks.fill,
+    "embed": tasks.embed,
+    "rescore": tasks.rescore,
+    "translate": tasks.translate,
+    "summarize": tasks.summarize,
+}
 ROUTES = (
     ("POST", "/v1/completions", completions),
     ("POST", "/v1/chat/completions", chat_completions),
     ("POST", "/v1/embeddings", routes.embeddings),
     ("POST", "/v1/heddle/score", routes.score),
+    *((("POST", f"/v1/heddle/{name}", handler)) for name, handler in TASKS.items()),
     ("POST", "/v1/responses", routes.responses),
     ("GET", "/v1/models", routes.list_models),
     ("GET", "/v1/models/{id:path}", routes.one_model),

@@ -127,9 +127,10 @@ class Translator:
     def _candidate(self, found: Completion) -> NBestCandidate:
         scores = {"score": found.score, "logprob": found.logprob}  # of a search; samples have none
         known = {name: value for name, value in scores.items() if value is not None}
-        return NBestCandidate(self._text(found.ids), known)
+        return NBestCandidate(self.text(found.ids), known)
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of the ids of a candidate."""
         return " ".join(self.tokenizer.decode(ids).split())
 
 
