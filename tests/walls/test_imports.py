@@ -109,7 +109,7 @@ GROUPS = {
         "display": {"attribution", "inputs", "observers"},
         "": {"attribution", "display", "inputs", "observers"},
     },
-    "serving": {"": set(), "http": {""}},
+    "serving": {"": set(), "http": {"", "http.playground"}, "http.playground": {"", "http"}},
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }
 MOST_FILES, MOST_NAMES = 16, 40

@@ -59,8 +59,10 @@ def _written(
     model: EncoderDecoder, tokenizer: Tokenizer | None, source: list[int], options: ExplainOptions
 ) -> list[int]:
     """Return the output that is looked at: as given, or what the model writes greedily."""
+    if options.output_ids:
+        return [*options.output_ids]
     if tokenizer is None:
-        return [*(options.output_ids or (source[-1],))]
+        return [source[-1]]
     special = tokenizer.for_target.special_tokens
     if options.output is not None:
         return [*special.decoder_start, *tokenizer.for_target.encode(options.output)]

@@ -48,7 +48,7 @@ class ExplainOptions:
     beams: how many beams the tree of beam search has.
     max_tokens: the most tokens of an output or a beam.
     steps: points on the path of integrated gradients, doubled until the sum is right.
-    output_ids: the output of an encoder-decoder without a tokenizer.
+    output_ids: the output of an encoder-decoder as ids, its first tokens included.
     """
 
     what: tuple[str, ...] | None = None
