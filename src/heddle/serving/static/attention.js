@@ -56,7 +56,7 @@ function grid() {
       const button = make("button", { type: "button", title: `${map.name}, head ${h}` }, canvas);
       button.setAttribute("aria-label", `${map.name}, head ${h}`);
       button.dataset.map = `${m} ${h}`;
-      button.onclick = () => { now = { map: m, head: h }; showBig(); };
+      button.onclick = () => { now = { map: m, head: h }; if (maps) showBig(); };
       seen.observe(canvas);
       box.append(button);
     }
