@@ -6,6 +6,7 @@ It runs where the model computes, between two steps of decoding, so that no hook
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -116,7 +117,7 @@ async def divergence(request: Request) -> Response:
         if len(ids) * (model.source.model.vocab or 1) > MOST_LOGITS:
             most = MOST_LOGITS // (model.source.model.vocab or 1)
             raise ApiError(400, f"text: want at most {most} tokens, got {len(ids)}", param="text")
-        read.append(await computed(model, lambda source=model.source: _next(source, body.text)))
+        read.append(await computed(model, partial(_next, model, body.text)))
     first, second = read
     kl = await asyncio.to_thread(kl_divergences, first, second)
     side = first.reading.main
@@ -124,5 +125,5 @@ async def divergence(request: Request) -> Response:
     return json_response(about | {"surprisals": [list(one.found.surprisals) for one in read]})
 
 
-def _next(source: Any, text: str | Sequence[int]) -> NextTokens:
-    return next_tokens(source.model, source.tokenizer, text)
+def _next(model: ServedModel, text: str | Sequence[int]) -> NextTokens:
+    return next_tokens(model.source.model, model.tokenizer, text)
