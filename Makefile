@@ -54,14 +54,13 @@ reliability: setup
 BESIDE = $(PYTHON) -m venv $(1) && echo $(CURDIR)/$$(echo $(VENV)/lib/python3*/site-packages) > $$(echo $(1)/lib/python3*/site-packages)/below.pth \
 	&& $(1)/bin/pip install --quiet --disable-pip-version-check $(2)
 
-# Debian's Chromium, playwright, and a report of `heddle compare` looked at; what came of it is kept.
+# Debian's Chromium; a report of `heddle compare`, files of `heddle explain` and the playground looked at; what came of it is kept.
 SEEN = records/browser
 browser: setup
 	command -v chromium > /dev/null || apt-get install -y -qq chromium
-	$(call BESIDE,.venv-browser,playwright==1.65.2)
 	mkdir -p $(SEEN)
-	set -o pipefail; (chromium --version; $(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/$(SEEN) .venv-browser/bin/python -m pytest \
-		-n 0 -v --no-header -p no:cacheprovider tests/comparison/test_browser.py) | sed 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
+	set -o pipefail; (chromium --version; $(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/$(SEEN) $(BIN)/python -m pytest \
+		-n 0 -v --no-header -p no:cacheprovider tests/comparison/test_browser.py tests/explain/test_page.py tests/serving/test_playground.py) | sed 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
 
 # Ray, and `heddle compare` on a local cluster of two workers, one of which dies.
 cluster: setup

@@ -1,4 +1,4 @@
-"""heddle serve: models over HTTP, by OpenAI's protocol."""
+"""heddle serve: models over HTTP, by OpenAI's protocol, and the playground."""
 
 import logging
 import os
@@ -54,11 +54,12 @@ def serve(  # noqa: PLR0913 - the options are the contract
     weights: Weights = "auto",
     best: Best = False,
 ) -> int:
-    """Serve models by OpenAI's HTTP protocol.
+    """Serve models by OpenAI's HTTP protocol, and a playground in the browser.
 
-    Routes: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, /tokenize, /detokenize, /tokenizer_info,
-    /health, /ready, /metrics, and tasks under /v1/heddle: score, classify, tag, answer, fill, embed, rescore,
-    translate, summarize. SIGTERM and Ctrl-C let accepted requests finish.
+    Routes: / (the playground), /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, /tokenize,
+    /detokenize, /tokenizer_info, /health, /ready, /metrics; under /v1/heddle the tasks: score, classify, tag, answer,
+    fill, embed, rescore, translate, summarize, and what the playground shows: explain, logits, divergence, models.
+    SIGTERM and Ctrl-C let accepted requests finish.
     """
     from heddle.core import ConfigError, MissingExtra
     from heddle.serving import Address, EngineConfig

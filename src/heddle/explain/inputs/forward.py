@@ -82,6 +82,15 @@ class Reading(ABC):
         return self.head_logits(self.main.tower.norm(stream))
 
     @abstractmethod
+    def place_logits(self, place: int) -> Tensor:
+        """Return the logits at one place, [vocab], or of the classes."""
+
+    @property
+    def predicts(self) -> str:
+        """Return what the logits at a place predict."""
+        return "next token"
+
+    @abstractmethod
     def target(self, text: str | None) -> tuple[int, ...]:
         """Return the ids of a target; None: what the model predicts."""
 
@@ -125,6 +134,9 @@ class DecoderReading(Reading):
     def head_logits(self, hidden: Tensor) -> Tensor:
         return self.language_model.head.logits(hidden)
 
+    def place_logits(self, place: int) -> Tensor:
+        return self.head_logits(self.language_model(self.ids(self.main))[:, place])[0]
+
     def target(self, text: str | None) -> tuple[int, ...]:
         return self._predicted_tokens(text)
 
@@ -165,6 +177,10 @@ class PairReading(Reading):
         if self.memory is None:
             raise UsageError("lens: want a source that was read, got none")
         return self.head_logits(self.pair.head.point(self.main.tower.norm(stream), self.memory))
+
+    def place_logits(self, place: int) -> Tensor:
+        memory = self.pair.encode(self.ids(self.sides[0]))
+        return self.head_logits(self.pair(self.ids(self.main), Context(memory=memory))[:, place])[0]
 
     def target(self, text: str | None) -> tuple[int, ...]:
         return self._predicted_tokens(text)
@@ -224,6 +240,17 @@ class EncoderReading(Reading):
         if not self.predicts_words:
             raise UsageError("want an encoder that predicts masked tokens; this one does not")
         return self.output().scores(hidden, Context())
+
+    @property
+    def predicts(self) -> str:
+        return "class" if self.classes else "masked token"
+
+    def place_logits(self, place: int) -> Tensor:
+        if self.classes:
+            return self.forward()[0]
+        if not self.predicts_words:
+            raise UsageError("place: want an encoder with an output for masked tokens or classes, got neither")
+        return next(iter(self.masked_logits([place])))
 
     def masked_logits(self, places: Sequence[int]) -> Iterator[Tensor]:
         """Yield the logits at each place with that token masked, one at a time."""

@@ -6,5 +6,5 @@ from heddle.explain.observers.experts import ExpertChoices, ExpertsObserver
 from heddle.explain.observers.gates import Gates, GatesObserver
 from heddle.explain.observers.lens import Lens, LensObserver
 from heddle.explain.observers.residual import Residual, ResidualObserver
-from heddle.explain.observers.tokens import Probabilities, probabilities
+from heddle.explain.observers.tokens import Candidate, Probabilities, best_tokens, probabilities
 from heddle.explain.observers.trace import Trace, TraceObserver

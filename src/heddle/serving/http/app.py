@@ -1,5 +1,6 @@
 """The app: OpenAI's routes over served models, as an ASGI application for any server."""
 
+import dataclasses
 import logging
 import threading
 
@@ -15,6 +16,7 @@ from heddle.serving.http.completions import completions
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.gate import Access, Gate
 from heddle.serving.http.metrics import Metrics
+from heddle.serving.http.playground import PAGE_PATHS, abilities, divergence, explain, logits, page, page_file
 from heddle.serving.http.responses import error_response
 from heddle.serving.http.served_model import ServedModels
 
@@ -36,12 +38,18 @@ ROUTES = (
     ("POST", "/v1/embeddings", routes.embeddings),
     ("POST", "/v1/heddle/score", routes.score),
     *((("POST", f"/v1/heddle/{name}", handler)) for name, handler in TASKS.items()),
+    ("POST", "/v1/heddle/explain", explain),
+    ("POST", "/v1/heddle/logits", logits),
+    ("POST", "/v1/heddle/divergence", divergence),
+    ("GET", "/v1/heddle/models", abilities),
     ("POST", "/v1/responses", routes.responses),
     ("GET", "/v1/models", routes.list_models),
     ("GET", "/v1/models/{id:path}", routes.one_model),
     ("POST", "/tokenize", routes.tokenize),
     ("POST", "/detokenize", routes.detokenize),
     ("GET", "/tokenizer_info", routes.tokenizer_info),
+    ("GET", "/", page),
+    ("GET", "/static/{name}", page_file),
     ("GET", "/health", routes.health),
     ("GET", "/ready", routes.ready),
     ("GET", "/metrics", routes.metrics),
@@ -52,13 +60,15 @@ def make_app(models: ServedModels, access: Access | None = None) -> FastAPI:
     """Return the application; whoever serves it sets `app.state.draining` before it ends, and closes the models."""
     app = FastAPI(title="Heddle", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.models, app.state.metrics, app.state.draining = models, Metrics(models), threading.Event()
+    app.state.abilities = {}
+    access = Access() if access is None else access
     for method, path, handler in ROUTES:
         app.add_route(path, handler, methods=[method])
     for kind in (ApiError, HeddleError, HTTPException, Exception):
         app.add_exception_handler(kind, _on_error)
     app.add_middleware(
         Gate,
-        access=Access() if access is None else access,
+        access=dataclasses.replace(access, open_paths=access.open_paths | PAGE_PATHS),
         metrics=app.state.metrics,
         draining=app.state.draining,
         paths={handler: path for _, path, handler in ROUTES},

@@ -51,6 +51,7 @@ class Sampling(Body):
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     service_tier: str | None = None
+    return_token_ids: bool | None = None
     top_k: int | None = Field(None, ge=-1, lt=MOST_NUMBER)
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, gt=0, le=100)
@@ -121,6 +122,36 @@ class ScoreBody(Body):
     model: str | None = None
     texts: str | list[str]
     sources: str | list[str] | None = None
+
+
+class LookBody(Body):
+    """What all routes that look inside a model have in common; `output` is what an encoder-decoder writes."""
+
+    model: str | None = None
+    text: str | list[int]
+    output: str | list[int] | None = None
+    top: int | None = Field(None, ge=1, le=64)
+    max_tokens: int | None = Field(None, ge=1, le=64)
+
+
+class ExplainBody(LookBody):
+    """POST /v1/heddle/explain: what to look at, while the model reads a text or ids."""
+
+    what: str | list[str] | None = None
+    beams: int | None = Field(None, ge=1, le=8)
+
+
+class LogitsBody(LookBody):
+    """POST /v1/heddle/logits: all logits at one place."""
+
+    place: int = Field(ge=0, lt=MOST_NUMBER)
+
+
+class DivergenceBody(Body):
+    """POST /v1/heddle/divergence: two models that read the same text."""
+
+    models: list[str] = Field(min_length=2, max_length=2)
+    text: str | list[int]
 
 
 B = TypeVar("B", bound=Body)

@@ -42,6 +42,10 @@ class ChatWork:
             "model": self.model.source.name,
         }
 
+    def token_ids(self, answer: Answer) -> dict[str, list[int]]:
+        """Return the ids of an answer, if they are requested."""
+        return {"token_ids": answer.ids} if self.body.return_token_ids else {}
+
     def usage(self) -> dict[str, Any]:
         """Return the usage."""
         new = sum(len(answer.ids) for answer in self.answers.all)
@@ -139,6 +143,7 @@ def _choice(work: ChatWork, answer: Answer) -> dict[str, Any]:
     return {
         "index": answer.index,
         "message": message | ({"tool_calls": calls} if calls else {}),
+        **work.token_ids(answer),
         "logprobs": found,
         "finish_reason": _finish(work, answer, bool(calls)),
         "heddle_finish_reason": answer.reason,
@@ -151,8 +156,8 @@ async def _stream(work: ChatWork) -> AsyncIterator[dict[str, Any]]:
     extra = {"usage": None} if with_usage else {}
     texts, envelope = TokenTexts(work.model), work.envelope("chat.completion.chunk")
 
-    def chunk(index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+    def chunk(index: int, delta: Any, reason: str | None = None, logprobs: Any = None, ids: Any = None) -> Any:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason} | (ids or {})
         return envelope | {"choices": [choice]} | extra
 
     watches = [CallWatch(work.tools) for _ in work.answers.all]
@@ -172,7 +177,7 @@ async def _stream(work: ChatWork) -> AsyncIterator[dict[str, Any]]:
             yield chunk(piece.index, {"content": rest})
         if calls:
             yield chunk(piece.index, {"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]})
-        yield chunk(piece.index, {}, _finish(work, answer, bool(calls)))
+        yield chunk(piece.index, {}, _finish(work, answer, bool(calls)), ids=work.token_ids(answer))
     found = work.usage()
     if with_usage:
         yield envelope | {"choices": [], "usage": found}

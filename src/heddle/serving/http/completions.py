@@ -115,9 +115,11 @@ def _choice(work: Completions, answer: Answer) -> dict[str, Any]:
         new = [] if none_new else answer.ids
         found = [*known, *([] if none_new else answer.logprobs)]
         logprobs = TokenTexts(work.model).completion([*echoed, *new], found, work.body.logprobs)
+    ids = {"token_ids": [] if none_new else answer.ids} if work.body.return_token_ids else {}
     return {
         "index": answer.index,
         "text": before + ("" if none_new else answer.text),
+        **ids,
         "logprobs": logprobs,
         "finish_reason": "length" if none_new or answer.reason is None else REASONS[answer.reason],
         "heddle_finish_reason": answer.reason,
@@ -151,7 +153,7 @@ async def _stream(work: Completions) -> AsyncIterator[dict[str, Any]]:
         echo = piece.index not in started and bool(work.body.echo)
         started.add(piece.index)
         choice = _streamed(work, answer, piece, texts, echo)
-        if choice["text"] or choice["finish_reason"] is not None or choice["logprobs"] is not None:
+        if choice["text"] or choice.get("token_ids") or choice["finish_reason"] or choice["logprobs"] is not None:
             yield _envelope(work) | {"choices": [choice]} | extra
     found = _usage(work)
     if with_usage:
@@ -168,9 +170,11 @@ def _streamed(work: Completions, answer: Answer, piece: Piece, texts: TokenTexts
         new = [] if none_new or piece.id is None else [piece.id]
         logprobs = texts.completion([*echoed, *new], [*known, *([piece.logprobs] if new else [])], count)
     before = work.model.tokenizer.decode(echoed) if echoed else ""
+    ids = {"token_ids": [] if none_new or piece.id is None else [piece.id]} if work.body.return_token_ids else {}
     return {
         "index": piece.index,
         "text": before + ("" if none_new else piece.text),
+        **ids,
         "logprobs": logprobs,
         "finish_reason": None if piece.reason is None else "length" if none_new else REASONS[piece.reason],
     }

@@ -19,7 +19,6 @@ from heddle.serving.http.errors import ApiError
 from heddle.serving.http.metrics import Metrics
 from heddle.serving.http.responses import error_response
 
-OPEN_PATHS = frozenset(("/health", "/ready"))  # without a key
 KNOWN_METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"))
 
 log = logging.getLogger("heddle.access")
@@ -32,6 +31,7 @@ class Access:
     keys: Sequence[str] = ()  # none: everybody who reaches it
     hosts: Sequence[str] = LOOPBACK  # in the Host header, which a page elsewhere cannot choose; (): any
     origins: Sequence[str] = ()  # exactly, for pages of other origins
+    open_paths: frozenset[str] = frozenset(("/health", "/ready"))  # without a key, to be read only
     digests: frozenset[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Gate:
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> ApiError | None:
         if not self.access.allows_host(headers.get("host", "")):
             return ApiError(403, "host: not a name of this server", code="host_not_allowed")
-        if scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD"):
+        if scope["path"] in self.access.open_paths and scope["method"] in ("GET", "HEAD"):
             return None
         preflight = scope["method"] == "OPTIONS" and headers.get("origin", "") in self.access.origins
         if not preflight and not self.access.knows(headers.get("authorization", "")):
