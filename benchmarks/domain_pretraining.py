@@ -24,7 +24,7 @@ from typing import Any
 
 from distillation_report import interval
 from entry_point import run_main
-from results import commit, device
+from results import commit, device, read_lines
 
 import heddle
 from heddle.core.system import parse_overrides
@@ -80,8 +80,7 @@ def tables(data: Path, out: Path) -> None:
 
 def known(out: Path) -> list[Line]:
     """Return the results that there are."""
-    path = out / "domain.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return read_lines(out / "domain.jsonl")
 
 
 def settings_of(out: Path, way: str, seed: int, given: dict[str, Any]) -> dict[str, Any]:

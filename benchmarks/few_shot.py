@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from entry_point import positive, run_main
 from numpy.typing import NDArray
-from results import commit, device
+from results import commit, device, read_lines
 from text_task_data import READERS
 
 import heddle
@@ -59,10 +59,7 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        self.lines: list[Line] = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-        if text and not text.endswith("\n"):  # a line was cut short
-            path.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+        self.lines: list[Line] = read_lines(path)
 
     def find(self, key: Line) -> Line | None:
         """Return the line of a key."""

@@ -13,6 +13,16 @@ import torch
 HERE = Path(__file__).parent
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the JSON lines of a file, none where there is no file; a last line that a kill has cut is removed."""
+    if not path.exists():
+        return []
+    whole, _, rest = path.read_text(encoding="utf-8").rpartition("\n")
+    if rest:
+        path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
+    return [json.loads(line) for line in whole.split("\n") if line]
+
+
 def commit() -> str:
     """Return the commit that was measured, marked where the code was not quite that."""
     found = _git("rev-parse", "--short", "HEAD")

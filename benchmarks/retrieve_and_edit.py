@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from entry_point import run_main
 from numpy.typing import NDArray
-from results import commit, device
+from results import commit, device, read_lines
 
 import heddle
 from heddle.core import DataError
@@ -217,8 +217,7 @@ def replies(out: Path, arm: str, seed: int) -> list[str]:
 def train_all(out: Path, given: argparse.Namespace) -> None:
     """Train the arms in turn within the time, so that the seeds of all advance together; write what is finished."""
     end, path = time.monotonic() + 60 * given.minutes, out / "results.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    done = {(line["arm"], line["seed"]) for line in map(json.loads, lines)}
+    done = {(line["arm"], line["seed"]) for line in read_lines(path)}
     (out / "replies").mkdir(exist_ok=True)
     for seed in given.seeds:
         for arm in given.arms:

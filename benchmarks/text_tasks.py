@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 from entry_point import positive, run_main
-from results import commit, device
+from results import commit, device, read_lines
 from safetensors.torch import load_file, save_file
 from text_task_data import CORPORA, READERS, opened, write_tables, write_task_texts
 
@@ -281,8 +281,8 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self.path, self.known = path, dict[tuple[Any, ...], Line]()
-        for text in path.read_text().splitlines() if path.exists() else ():
-            self._keep(json.loads(text))
+        for line in read_lines(path):
+            self._keep(line)
 
     def _keep(self, line: Line) -> None:
         self.known[line["label"], line["task"], line["rate"], line["seed"]] = line

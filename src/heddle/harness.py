@@ -170,8 +170,7 @@ class HeddleLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
 
 def _device(name: str) -> str:
     """Return a device; the harness's own default is a GPU, whether there is one or not."""
-    kind = name.partition(":")[0]
-    return "auto" if kind == "cuda" and not torch.cuda.is_available() else kind
+    return "auto" if name.partition(":")[0] == "cuda" and not torch.cuda.is_available() else name
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[list[int]]:

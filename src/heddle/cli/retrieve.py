@@ -97,6 +97,9 @@ def retrieve(  # noqa: PLR0913 - the options are the contract
     return line_errors.code()
 
 
+WRITTEN = ("text", "target", "prototype", "reply", "neighbour", "score")  # of a record
+
+
 @dataclass(frozen=True)
 class _Request:
     """What is searched, and for what."""
@@ -107,6 +110,13 @@ class _Request:
     groups: tuple[str, ...]
     text: str | None
     target: str | None
+
+    def __post_init__(self) -> None:
+        from heddle.core import UsageError
+
+        for group in self.groups:
+            if group in WRITTEN:
+                raise UsageError(f"--group: want another name than {group}, which each written line has already")
 
     @property
     def columns(self) -> "EntryColumns":

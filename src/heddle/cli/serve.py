@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,7 +41,7 @@ def serve(  # noqa: PLR0913 - the options are the contract
     capacity: Annotated[
         int | None, typer.Option(metavar="TOKENS", min=1, help="Tokens of a slot, prompt and answer together.")
     ] = None,
-    waiting: Annotated[int, typer.Option(metavar="N", min=0, help="Requests that may wait for a slot.")] = 128,
+    waiting: Annotated[int, typer.Option(metavar="N", min=1, help="Requests that may wait for a slot.")] = 128,
     invariant: Annotated[
         str, typer.Option(metavar="MODE", help="Equal bits whatever else runs: auto (on a CPU), on or off.")
     ] = "auto",
@@ -90,6 +91,8 @@ def _source(typed: str, device: str, weights: str, best: bool) -> "ModelSource":
     from heddle.serving.http import ModelSource
 
     name, equals, path = typed.partition("=")
+    if Path(typed).exists():  # a path may have an equals sign
+        name, equals, path = typed, "", ""
     where = (path if equals else typed) or None
     lm = open_model(where, device, weights, best)
     template = find_source(where, best=best).template()

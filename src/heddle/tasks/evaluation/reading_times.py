@@ -179,7 +179,11 @@ def _table(folder: Path, name: str, wanted: Sequence[str]) -> list[dict[str, str
     if not paths:
         raise UsageError(f"{folder}: want the folder of Natural Stories, with {WORDS} and {TIMES}, found no {name}")
     with paths[0].open("rb") as file, read_faults():
-        lines = decoded(file).read(LARGEST).decode().split("\n")
+        text = decoded(file).read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise DataError(f"{paths[0]}: want at most {LARGEST:,} bytes")
+    with read_faults():
+        lines = text.decode().split("\n")
     header = lines[0].rstrip("\r").split("\t")
     if not set(wanted) <= set(header):
         raise DataError(f"{paths[0]}: want the columns {', '.join(wanted)}, found {', '.join(header)[:120]}")
