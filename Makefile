@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Tests compare runs bit by bit, so they stay on the CPU; `make test-gpu` has those that need a GPU.
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false CUDA_VISIBLE_DEVICES=
 
-.PHONY: setup demo test test-gpu check reference bench reliability browser cluster harness clean
+.PHONY: setup demo test test-gpu check reference bench reliability browser cluster harness clients clean
 
 setup: $(READY)
 
@@ -76,6 +76,15 @@ harness:
 	$(HARNESS)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	$(ONE) $(HARNESS)/bin/python benchmarks/harness.py --out harness.jsonl
 	$(ONE) $(HARNESS)/bin/python -m pytest tests/benchmarks/test_harness.py -p no:cacheprovider
+
+# Clients of OpenAI's protocol, each in an environment of its own, against `heddle serve`; writes clients.jsonl.
+CLIENTS := .venv-clients
+clients: setup
+	for one in langchain-openai==1.7.3 llm==0.36 litellm==1.106.2,mcp; do \
+		$(PYTHON) -m venv $(CLIENTS)/$${one%%=*} && $(CLIENTS)/$${one%%=*}/bin/pip install --quiet --disable-pip-version-check $${one//,/ } || exit 1; done
+	$(call BESIDE,$(CLIENTS)/lm-eval,"lm-eval[api]==0.4.13")
+	npm install --silent --prefix $(CLIENTS)/npm openai@6.49.0
+	$(ONE) $(BIN)/python benchmarks/clients.py --environments $(CLIENTS) --out clients.jsonl
 
 clean:
 	rm -rf $(VENV) $(VENV)-* build src/heddle.egg-info .pytest_cache .mypy_cache .ruff_cache

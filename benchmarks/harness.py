@@ -67,7 +67,7 @@ def write_tasks(folder: Path) -> list[str]:
     return ["heddle_choice", "heddle_words"]
 
 
-def small_models(folder: Path) -> list[Path]:
+def small_models(folder: Path, context: int = 64) -> list[Path]:
     """Make small models with random weights that are far from uniform, and a byte-level tokenizer."""
     import tokenizers
     import transformers as hf
@@ -82,10 +82,10 @@ def small_models(folder: Path) -> list[Path]:
         tokenizer_object=made, bos_token="<|end|>", eos_token="<|end|>", pad_token="<|end|>"
     )
     ends = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": len(tokenizer)}
-    gpt2 = hf.GPT2Config(n_positions=64, n_embd=32, n_layer=2, n_head=2, **ends)
+    gpt2 = hf.GPT2Config(n_positions=context, n_embd=32, n_layer=2, n_head=2, **ends)
     llama = hf.LlamaConfig(
-        max_position_embeddings=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, pad_token_id=0, **ends,
+        max_position_embeddings=context, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, pad_token_id=0, **ends,
     )  # fmt: skip
     found = []
     for name, config in (("gpt2", gpt2), ("llama", llama)):

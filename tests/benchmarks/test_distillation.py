@@ -5,9 +5,17 @@ import lzma
 from pathlib import Path
 
 import pytest
+from scripts import script
 
 pytest.importorskip("scipy", reason="the report's intervals need scipy")
-from distillation_report import LABELS, best_rates, interval, report, summarize
+made = script("distillation_report")
+LABELS, best_rates, interval, report, summarize = (
+    made.LABELS,
+    made.best_rates,
+    made.interval,
+    made.report,
+    made.summarize,
+)
 
 TEACHER = {"trec": (0.90, 0.92), "ner": (0.80, 0.80)}
 STUDENT = {"trec": (0.84, 0.88), "ner": (0.76, 0.76)}

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import retrieve_and_edit as bench
+from scripts import script
 
 from heddle.tasks.retrieval import Entry, open_index
 
+bench = script("retrieve_and_edit")
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
 

@@ -287,6 +287,22 @@ def test_a_prediction_is_graded_once(predicted: Any) -> None:
     assert again == grade and json.loads((folder / "grade.json").read_text()) == grade
 
 
+def test_a_failed_larger_run_is_not_graded_but_trained_again(predicted: Any) -> None:
+    folder, _, results, larger = predicted
+    unit, before = Unit.of(list(results.values())), check_before_test(folder, larger, results)
+    done = with_larger(larger, results, 1.0)
+    key = larger[0].runs[0].key
+    failed = dataclasses.replace(done[key], status="failed", loss_test=None, loss_valid=None)
+    assert write_grade(folder, before, done | {key: failed}, unit) is None
+    assert write_grade(folder, before, done, unit) is not None
+
+
+def test_a_best_size_that_is_nowhere_is_said(large: Grid) -> None:
+    flat = ScalingLaw(E=1.0, A=50.0, B=1e-8, alpha=0.05, beta=0.011)
+    assert not optimum_at(flat, 1e15, CostLaw(6.0, 1.0)).is_inside
+    assert optimum_at(TRUE, 1e15, CostLaw(6.0, 1.0)).is_inside
+
+
 def test_a_miss_stays_in_the_record(predicted: Any) -> None:
     folder, _, results, larger = predicted
     grade = write_grade(
@@ -322,7 +338,8 @@ def test_a_tested_prediction_cannot_be_replaced(predicted: Any) -> None:
 @pytest.mark.parametrize("name", ["prediction.json", "grade.json"])
 def test_an_edited_prediction_or_grade_is_refused(predicted: Any, name: str) -> None:
     folder, _, results, larger = predicted
-    write_grade(folder, check_before_test(folder, larger, results), with_larger(larger, results, 1.2), Unit())
+    done, unit = with_larger(larger, results, 1.2), Unit.of(list(results.values()))
+    write_grade(folder, check_before_test(folder, larger, results), done, unit)
     path = folder / name
     path.write_text(path.read_text().replace('"unit": "', '"unit": "milli'))
     with pytest.raises(DamageError, match="changed since it was written"):

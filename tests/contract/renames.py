@@ -170,6 +170,7 @@ ADDED: dict[str, list[str]] = {
         *("penalties.no_repeat_ngram", "strategy/beams.early_stopping"),
         "table of max_tokens min_tokens strategy.forced_end",
         *("optimizer/adafactor*", "schedule/rsqrt*", "tokenizer/bpe.order"),
+        *("model/encoder.rereading", "rereading*", "pooling/dense_last_token*"),
     ],
     "recipes": [
         *(f"{recipe}: {key}" for recipe in ALL_RECIPES for key in NEW_KEYS),
@@ -186,7 +187,7 @@ ADDED: dict[str, list[str]] = {
         *(f"{verb} --base" for verb in (*RUN_VERBS, "train")),
         *("heddle --install-completion", "heddle --show-completion", "list argument 1"),
         *("compare", "compare *", "scale", "scale *"),
-        *("generate --no-repeat-ngram", "generate --early-stopping"),
+        *("generate --no-repeat-ngram", "generate --early-stopping", "translate --task"),
         *("help", "help argument 1", "plot", "plot argument 1", "plot --metric", "plot --svg", "plot --force"),
     ],
     "public": [
@@ -226,6 +227,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         **{f"{recipe}: data.split.kind": "auto" for recipe in RECIPES if recipe != "finetune"},
         **{f"{recipe}: data.split.fraction": None for recipe in RECIPES if recipe != "finetune"},
     },
+    "options": {"translate --max-tokens": {"default": None, "metavar": None}},
     "public": {
         **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("stream_many", "generate", "generate_ids", "stream")},
         "heddle.build(**options)": "2 options",

@@ -31,8 +31,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"repetition": 1.4, "temperature": 1.5, "seed": 1},
     {"bias": {2: 4.0}, "min_tokens": 4},
     {"temperature": 1.0, "min_p": 0.1, "seed": 3, "min_tokens": 2, "logprobs": 3},
+    {"forced_end": True},
 ]
-PROMPTS = [[1, 2], [3], [1, 2], [5, 6, 7, 8], [9, 9], [1], [4, 3, 2], [1, 2]]
+PROMPTS = [[1, 2], [3], [1, 2], [5, 6, 7, 8], [9, 9], [1], [4, 3, 2], [1, 2], [1, 2]]
 
 
 def configs() -> list[GenerationConfig]:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from serving.server import save_models, serving
+from serving.wire import post
 
 from heddle.cli.main import command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 CLIENTS, CHAT, ENGINE = BLOCKS
+(CURL,) = re.findall(r"```sh\n(curl .*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,9 @@ def test_clients_of_the_page_are_answered(folder: Path, tmp_path: Path, capsys: 
         code = (CLIENTS + CHAT).replace("http://127.0.0.1:8000", server.url)
         exec(compile(code, "serving.md", "exec", dont_inherit=True), names)
         names["client"].close()
+        assert CURL.startswith("curl -s http://127.0.0.1:8000/v1/heddle/classify ")
+        status, found = post(server, "/v1/heddle/classify", shlex.split(CURL)[-1].encode(), key=None)
+        assert status == 200 and found["data"][0]["label"] in ("good", "bad")
     out = capsys.readouterr().out
     assert re.search(r"^64$", out, re.MULTILINE) and "[None, -" in out
     assert names["answer"].choices[0].message.content is not None

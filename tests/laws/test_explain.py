@@ -46,7 +46,7 @@ def reading_of(case: Case, double: bool = False) -> Reading:
     model = model.double() if double else model
     for weight in model.parameters():
         weight += 0.1 * torch.randn(weight.shape, generator=draw, dtype=weight.dtype)
-    return read(model, None, IDS, ExplainOptions(output_ids=OUTPUT))
+    return read(model, None, IDS, ExplainOptions(output=OUTPUT if model.reads_source else None))
 
 
 def observers_of(reading: Reading, *kinds: Callable[[Reading], Observer]) -> list[Any]:

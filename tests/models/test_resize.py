@@ -57,6 +57,10 @@ def test_heads_keep_about_their_width_and_groups_their_ratio() -> None:
     model = PresetConfig(name="llama", vocab=257, width=512, heads=8, kv_heads=2, hidden=1536, layers=2)
     (attention,) = find(resize(model, Shape(2, 256)).expand(), AttentionConfig)
     assert (attention.heads, attention.kv_heads) == (4, 1)
+    shared = PresetConfig(name="llama", vocab=257, width=256, heads=4, kv_heads=1, hidden=768, layers=2)
+    for one in (shared, shared.expand()):  # multi-query attention stays that
+        (attention,) = find(resize(one, Shape(2, 512)).expand(), AttentionConfig)
+        assert (attention.heads, attention.kv_heads) == (8, 1)
     written_out = resize(model.expand(), Shape(3, 256))
     assert find(written_out, AttentionConfig)[0].heads == 4 and count(written_out) == count(
         resize(model, Shape(3, 256))

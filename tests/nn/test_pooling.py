@@ -5,7 +5,14 @@ import torch
 
 from heddle.core import ConfigError
 from heddle.nn.base import Context
-from heddle.nn.outputs import DenseFirstTokenConfig, FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
+from heddle.nn.outputs import (
+    DenseFirstTokenConfig,
+    DenseLastTokenConfig,
+    FirstTokenConfig,
+    LastTokenConfig,
+    MeanConfig,
+    PoolingConfig,
+)
 
 LENGTHS = torch.tensor([4, 2, 1])
 
@@ -36,6 +43,13 @@ def test_the_pooler_of_bert_is_dense_and_tanh() -> None:
     for weight in pool.parameters():
         torch.nn.init.normal_(weight)
     torch.testing.assert_close(pool(x, Context()), torch.tanh(x[:, 0] @ pool.dense.weight.T + pool.dense.bias))
+
+
+def test_the_pooler_of_bart_reads_the_last_real_token() -> None:
+    pool, x = DenseLastTokenConfig().build(5).double(), stream()
+    last = x[torch.arange(len(x)), LENGTHS - 1]
+    want = torch.tanh(last @ pool.dense.weight.T + pool.dense.bias)
+    torch.testing.assert_close(pool(x, Context(lengths=LENGTHS)), want)
 
 
 def test_a_pooler_may_bend_otherwise_and_drop_before_its_dense_layer() -> None:

@@ -28,7 +28,7 @@ from heddle.objectives import (
     SentenceOrderConfig,
     SpanCorruptionConfig,
 )
-from heddle.training import HardwareConfig, RunConfig
+from heddle.training import HardwareConfig, RunConfig, store_teacher_outputs
 
 STEPS, MICRO = 6, 2  # micro-batches a step
 SMALL = {"layers": 1, "width": 32, "heads": 2, "dropout": 0.1}
@@ -54,6 +54,11 @@ RUNS: dict[str, tuple[ObjectiveConfig, PresetConfig, dict[str, object]]] = {
         DistillationConfig(hard_targets=MaskedTokenConfig()),
         PresetConfig(name="bert-base-masked", **SMALL),
         {"init_layers": (1,)},
+    ),
+    "distillation_stored": (
+        DistillationConfig(hard_targets=MaskedTokenConfig()),
+        PresetConfig(name="bert-base-masked", **SMALL),
+        {"init_layers": (1,), "stored": True},
     ),
     "preference": (PreferenceConfig(), PresetConfig(name="first", **SMALL), {"init_layers": None}),
 }
@@ -86,7 +91,10 @@ def beside_a_frozen_model(config: RunConfig, name: str, folder: Path) -> RunConf
     start = replace(tiny(folder / "text.txt", training__steps=2), model=replace(model, layers=2), objective=hard)
     if not (folder / "start").exists():
         trainer_for(start, folder / "start").fit()
-    config = replace(config, init=str(folder / "start"), **more)
+    config = replace(config, init=str(folder / "start"), init_layers=more["init_layers"])
+    if "stored" in more:
+        store_teacher_outputs(config, folder / "taught", 4, runs=folder / "teaching")
+        return replace(config, objective=replace(objective, teacher=str(folder / "taught")))
     if more["init_layers"] is not None:
         return config
     words = (folder / "text.txt").read_text().split()
@@ -116,12 +124,15 @@ def kill(nest: Nursery, tmp_path: Path, name: str, blows: list[int]) -> None:
     print(f"R40: {name}: {kills} kills, equal in every bit")
 
 
-@pytest.mark.parametrize("name", ["span_corruption", "replaced_token", "distillation", "preference"])
+@pytest.mark.parametrize("name", ["span_corruption", "replaced_token", "distillation_stored", "preference"])
 def test_r40_a_killed_run_ends_the_same(name: str, nest: Nursery, tmp_path: Path) -> None:
     kill(nest, tmp_path, name, [MICRO * STEPS // 2 + 1])
 
 
-@pytest.mark.parametrize("name", ["distillation", pytest.param("preference", marks=pytest.mark.full)])
+REST = [name for name in (*RUNS, *OBJECTIVES) if name not in ("distillation", "contrastive")]  # its batch is the unit
+
+
+@pytest.mark.parametrize("name", ["distillation", *(pytest.param(name, marks=pytest.mark.full) for name in REST)])
 def test_r40_two_processes_end_the_same(name: str, nest: Nursery, tmp_path: Path) -> None:
     config = replace(config_for(name, tmp_path), hardware=HardwareConfig(device="cpu", workers=0, dtype="float32"))
     changes = {"steps": 3, "reduction": "deterministic", "micro_batch": 1}

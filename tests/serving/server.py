@@ -14,9 +14,16 @@ from pathlib import Path
 
 import torch
 
+from heddle.core import replace
 from heddle.lm import LM, Origin
 from heddle.models.presets import PRESETS
-from heddle.text.tokenizers import ByteTokenizer
+from heddle.nn.outputs import (
+    MaskedTokenOutputConfig,
+    SequenceClassOutputConfig,
+    SpanOutputConfig,
+    TokenClassOutputConfig,
+)
+from heddle.text.tokenizers import MASK, ByteTokenizer
 
 KEY = "canary-key-58151"
 TEMPLATE = (
@@ -28,19 +35,28 @@ MODELS = {
     "lstm": ("lstm_lm", {"layers": 1, "width": 64}),
     "pair": ("seq2seq_attention", {"layers": 1, "width": 64}),
 }
+READER = "reader"  # an encoder with an output for every task
+OUTPUTS = (
+    SequenceClassOutputConfig(classes=2, labels=("good", "bad")),
+    TokenClassOutputConfig(classes=3, labels=("O", "B-PER", "I-PER")),
+    SpanOutputConfig(),
+    MaskedTokenOutputConfig(),
+)
 SOURCE = Path(__file__).parents[2] / "src"
 
 
 def save_models(folder: Path) -> dict[str, Path]:
     """Save the models; their probabilities are far from even."""
-    tokenizer = ByteTokenizer().train([])
+    tokenizer, masking = ByteTokenizer().train([]), ByteTokenizer().train([]).with_special([MASK])
+    configs = {name: PRESETS[preset].config(**sizes, vocab=tokenizer.vocab) for name, (preset, sizes) in MODELS.items()}
+    bert = PRESETS["bert-base"].config(layers=1, width=32, heads=2, context=64, vocab=masking.vocab)
     found = {}
-    for name, (preset, options) in MODELS.items():
-        model = PRESETS[preset].config(**options, vocab=tokenizer.vocab).build(1)
+    for name, config in (configs | {READER: replace(bert, outputs=OUTPUTS)}).items():
+        model = config.build(1)
         with torch.no_grad():
             for weight in model.parameters():
                 weight += 0.2 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
-        found[name] = LM(model, tokenizer, Origin(template=TEMPLATE)).save(folder / name)
+        found[name] = LM(model, masking if name == READER else tokenizer, Origin(template=TEMPLATE)).save(folder / name)
     return found
 
 

@@ -20,6 +20,7 @@ CANARY = "canary-prompt-77120"
 GOOD = {"model": "gpt", "prompt": "hello", "max_tokens": 3, "temperature": 0}
 LONG = {"model": "gpt", "prompt": CANARY, "max_tokens": 400, "temperature": 1, "logit_bias": {"256": -100}}
 OPEN = {"/health", "/ready", "/", "/static/main.js"}
+TASKS = ["classify", "tag", "answer", "fill", "embed", "rescore", "translate", "summarize"]
 ROUTES = [
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
@@ -28,8 +29,8 @@ ROUTES = [
     ("POST", "/v1/heddle/explain"),
     ("POST", "/v1/heddle/logits"),
     ("POST", "/v1/heddle/divergence"),
-    ("POST", "/v1/heddle/task"),
     ("GET", "/v1/heddle/models"),
+    *(("POST", f"/v1/heddle/{name}") for name in TASKS),
     ("POST", "/v1/responses"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/gpt"),
@@ -129,6 +130,13 @@ def test_tokens_go_there_and_back(server: Running, lms: dict[str, Any]) -> None:
     assert json.loads(info)["eos_token"] == "<|end|>"
 
 
+def test_name_of_a_special_token_alone_has_its_id_where_no_special_tokens_are_added(server: Running) -> None:
+    alone = {"prompt": "<|end|>", "add_special_tokens": False}  # as lm-eval asks for the token that begins a text
+    assert post(server, "/tokenize", alone)[1]["tokens"] == [256]
+    for more in (alone | {"prompt": "a<|end|>"}, alone | {"prompt": "<|end|>\n"}, {"prompt": "<|end|>"}):
+        assert 256 not in post(server, "/tokenize", more)[1]["tokens"][1:]
+
+
 def test_scores_are_the_librarys_own(server: Running, lms: dict[str, Any]) -> None:
     found = post(server, "/v1/heddle/score", {"model": "lstm", "texts": ["ab", "hello"]})[1]["data"]
     wanted = [one.logprob for one in lms["lstm"].score(["ab", "hello"])]
@@ -145,6 +153,7 @@ def test_unservable_wishes_are_refused_by_name(server: Running) -> None:
         ("/v1/chat/completions", {"model": "pair"}, "model"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ("/v1/chat/completions", {"messages": [{"content": "a"}]}, "messages"),
+        ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "a", "tool_calls": 5}]}, "messages"),
         ("/v1/chat/completions", {"top_logprobs": 2}, "top_logprobs"),
         ("/v1/chat/completions", {"tools": [{"type": "other"}]}, "tools"),
         ("/v1/chat/completions", {"tool_choice": "required"}, "tool_choice"),
@@ -160,11 +169,13 @@ def test_unservable_wishes_are_refused_by_name(server: Running) -> None:
 VALUES: list[Any] = [None, True, -1, 0, 1, 3.5, 1e308, 10**30, "", "a", "\x00", "é🙂", [], [[]], {}, {"a": 1}, [1, "a"]]
 FIELDS = ["model", "prompt", "max_tokens", "n", "temperature", "top_p", "stop", "seed", "logprobs", "echo", "stream"]
 FIELDS += ["logit_bias", "stream_options", "messages", "tools", "tool_choice", "response_format", "input", "texts"]
+FIELDS += ["pairs", "labels", "examples", "k", "template", "lists", "questions", "contexts", "top", "beams"]
 KNOWN = {
     "/v1/completions": {"model", "max_tokens", "prompt"},
     "/v1/chat/completions": {"model", "messages", "max_tokens"},
     "/v1/embeddings": {"model", "input"},
     "/v1/heddle/score": {"model", "texts"},
+    **{f"/v1/heddle/{name}": {"model", "texts", "questions", "lists"} for name in TASKS},
     "/v1/responses": {"model", "input"},
     "/tokenize": {"model", "prompt"},
     "/detokenize": {"model", "tokens"},
@@ -176,9 +187,23 @@ NO_OBJECTS = [b"[" * 100_000, b'{"a":' * 50_000, b"", b"null", b"[]", b'"a"', b"
 def fuzzed(draw: random.Random) -> tuple[str, bytes]:
     """Draw a route and a body that is nearly right, or not at all."""
     path = draw.choice(list(KNOWN))
-    body: dict[str, Any] = {"model": "gpt", "max_tokens": 2, "prompt": "a", "input": "a", "texts": "a", "tokens": [1]}
+    body: dict[str, Any] = {
+        "model": "gpt",
+        "max_tokens": 2,
+        "prompt": "a",
+        "input": "a",
+        "texts": "a",
+        "tokens": [1],
+        "questions": "a",
+    }
     body["messages"] = [{"role": "user", "content": "a"}]
+    body["lists"] = [{"candidates": ["a", "b"]}]
     body = {name: value for name, value in body.items() if name in KNOWN[path]}
+    if path.removeprefix("/v1/heddle/") in TASKS:
+        own = {"answer": {"texts", "lists"}, "rescore": {"texts", "questions"}}
+        left_out = own.get(path.removeprefix("/v1/heddle/"), {"questions", "lists"})
+        body = {name: value for name, value in body.items() if name not in left_out}
+        body["model"] = draw.choice(["gpt", "pair", "reader"])
     for _ in range(draw.randrange(3)):
         body[draw.choice(FIELDS)] = draw.choice(VALUES)
     raw = json.dumps(body).encode()
@@ -381,6 +406,9 @@ def test_public_address_without_a_key_is_refused() -> None:
     with pytest.raises(UsageError, match="cors-origin: want origins"):
         Address(origins=("*",))
     assert Address(host="0.0.0.0", keys=("k",)).known_hosts == ()
+    for key in ("", " ", "a b", "ключ"):
+        with pytest.raises(UsageError, match="api-key: want ASCII characters without spaces"):
+            Address(host="0.0.0.0", keys=(key,))
     assert Address().host == "127.0.0.1"
 
 

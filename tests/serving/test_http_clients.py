@@ -151,9 +151,9 @@ def test_embeddings_are_the_librarys_own(plain: Any, strict: Any, lms: dict[str,
 
 
 def test_models_are_listed_and_found(strict: Any) -> None:
-    assert [one.id for one in strict.models.list()] == ["gpt", "lstm", "pair"]
+    assert [one.id for one in strict.models.list()] == ["gpt", "lstm", "pair", "reader"]
     assert strict.models.retrieve("lstm").id == "lstm"
-    with pytest.raises(openai.NotFoundError, match="model: want one of gpt, lstm, pair"):
+    with pytest.raises(openai.NotFoundError, match="model: want one of gpt, lstm, pair, reader"):
         strict.models.retrieve("other")
 
 
@@ -183,6 +183,7 @@ def test_bias_penalties_and_stop_ids_are_obeyed(strict: Any) -> None:
         ({"n": 99}, "BadRequestError", "n: "),
         ({"prompt": [[1, 999]]}, "BadRequestError", "prompt: want one or more ids from 0 to 256"),
         ({"logit_bias": {"x": 1}}, "BadRequestError", "logit_bias: want ids"),
+        ({"logit_bias": {"0" * 5000: 1}}, "BadRequestError", "logit_bias: want ids"),
         ({"stop": [""]}, "BadRequestError", "stop: want at most"),
         ({"suffix": "x"}, "BadRequestError", "suffix: not supported"),
         ({"extra_body": {"response_format": {"type": "xml"}}}, "BadRequestError", "response_format: want text"),

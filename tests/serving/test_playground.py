@@ -104,7 +104,6 @@ def test_looking_is_refused_in_one_line_where_it_would_be_too_much(server: Runni
         ("explain", {"text": [3], "output": "a"}, "output: want none"),
         ("logits", {"text": TEXT, "place": 99}, "place: want 0 to"),
         ("divergence", {"text": TEXT, "models": ["gpt", "pair"]}, "models: want two language models"),
-        ("task", {"text": TEXT, "task": "classify"}, "classify: "),
     ]
     for route, body, message in cases:
         status, found = post(server, f"/v1/heddle/{route}", {"model": "gpt", **body} if route != "divergence" else body)
@@ -337,7 +336,7 @@ def test_two_models_stand_side_by_side(tab: Tab, server: Running, lms: dict[str,
 def test_what_a_kind_lacks_is_not_offered(tab: Tab) -> None:
     tab.use("pair", "abc")
     assert [tab.page.locator(f"#{one}").is_visible() for one in ("gates", "attention", "beams")] == [True] * 3
-    assert [tab.page.locator(f"#{one}").is_visible() for one in ("beside", "modes", "tasks")] == [False] * 3
+    assert [tab.page.locator(f"#{one}").is_visible() for one in ("beside", "modes")] == [False] * 2
     tab.write(5)
     assert tab.page.locator("#rows .chips").count() == 2 and 2 <= tab.chips.count() <= 6
     tab.expect(1)

@@ -29,7 +29,7 @@ def texts(count: int, longest: int = 14) -> list[str]:
 
 def their_tokenizer(family: str) -> Any:
     """Return a small tokenizer of a family's kind."""
-    if family == "Roberta":
+    if family in ("Roberta", "Bart"):
         made = tokenizers.Tokenizer(models.BPE())
         made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -51,16 +51,17 @@ def their_tokenizer(family: str) -> Any:
         names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         trainer = trainers.WordPieceTrainer(vocab_size=90, special_tokens=names)
     made.train_from_iterator(texts(300), trainer)
-    first, last = ("<s>", "</s>") if family == "Roberta" else ("[CLS]", "[SEP]")
+    first, last = ("<s>", "</s>") if family in ("Roberta", "Bart") else ("[CLS]", "[SEP]")
     ids = [(name, made.token_to_id(name)) for name in (first, last)]
-    if family == "Roberta":
+    if family in ("Roberta", "Bart"):
         made.post_processor = processors.RobertaProcessing(ids[1][::1], ids[0], add_prefix_space=False)
     else:
         pair = f"{first} $A {last} $B:1 {last}:1"
         made.post_processor = processors.TemplateProcessing(f"{first} $A {last}", pair, ids)
-    mask = "<mask>" if family == "Roberta" else "[MASK]"
-    pad, unknown = names[1 if family == "Roberta" else 0], next(name for name in names if "unk" in name.lower())
-    stripped = tokenizers.AddedToken(mask, lstrip=family in ("Roberta", "Albert"), special=True)
+    mask = "<mask>" if family in ("Roberta", "Bart") else "[MASK]"
+    pad = names[1 if family in ("Roberta", "Bart") else 0]
+    unknown = next(name for name in names if "unk" in name.lower())
+    stripped = tokenizers.AddedToken(mask, lstrip=family in ("Roberta", "Albert", "Bart"), special=True)
     more = {"cls_token": first, "sep_token": last, "pad_token": pad, "unk_token": unknown, "mask_token": stripped}
     inputs = ["input_ids", *(["token_type_ids"] if family in ("Bert", "Albert") else []), "attention_mask"]
     return hf.PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=inputs, **more)
@@ -73,6 +74,10 @@ def saved(folder: Path, family: str, head: str, **settings: Any) -> tuple[Any, A
     if family == "DistilBert":
         sizes = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 40}
     pad = tokenizer.pad_token_id
+    if family == "Bart":
+        sides = ("encoder", "decoder")
+        sizes = {f"{side}_{name}": n for side in sides for name, n in (("layers", 2), ("attention_heads", 4))}
+        sizes |= {"encoder_ffn_dim": 40, "decoder_ffn_dim": 48, "d_model": 32, "bos_token_id": 0, "eos_token_id": 2}
     config = getattr(hf, f"{family}Config")(
         vocab_size=len(tokenizer), max_position_embeddings=200, pad_token_id=pad, **sizes, **settings
     )
@@ -91,7 +96,7 @@ def count(request: Any) -> int:
     return int(request.param)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "Bart"])
 def test_classes_are_those_of_the_pipeline(family: str, count: int, tmp_path: Path) -> None:
     model, tokenizer, lm = saved(tmp_path, family, "ForSequenceClassification", id2label=LABELS)
     theirs = hf.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None, device="cpu")

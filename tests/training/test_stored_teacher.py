@@ -9,6 +9,7 @@ import torch
 from laws.objective_cases import language_model
 from reliability.harness import tiny, trainer_for, write_text
 
+from heddle import load
 from heddle.checkpoints.store import load_config
 from heddle.cli.main import main
 from heddle.core import ConfigError, DamageError, DataError, UsageError, decode, encode, replace
@@ -95,6 +96,16 @@ def test_the_most_probable_ids_are_learnt_with_the_rest_as_one_outcome() -> None
     whole = mine.soft_target_loss(theirs, 2.0)
     errors = [(whole - mine.stored_target_loss(*theirs.soft_targets(2.0, 45, k), 2.0)).abs().max() for k in (4, 20, 44)]
     assert errors[0] > errors[1] > errors[2] and errors[2] < 1e-9, "with all ids but one it is the whole"
+
+
+def test_an_impossible_id_costs_no_nan() -> None:
+    hidden = torch.randn(1, 3, 5, dtype=torch.float64)
+    without = Prediction(hidden, lambda rows: rows.index_fill(-1, torch.tensor([2]), -torch.inf), 5)
+    mine = Prediction(hidden, lambda rows: rows, 5)
+    live = mine.soft_target_loss(without, 2.0)
+    assert live.isfinite().all() and live.max() > 0
+    for top_k in (None, 3):
+        assert mine.stored_target_loss(*without.soft_targets(2.0, 5, top_k), 2.0).isfinite().all()
 
 
 def other() -> Any:
@@ -211,6 +222,10 @@ def test_the_command_writes_what_a_run_reads(
     assert main(["data", "teach", *words, "--top-k", "3", "-o", "taught"]) == 0
     assert "taught: 8 rows, 8 of them stored" in capsys.readouterr().out
     assert main(["train", "distill", *words, "objective.teacher=taught"]) == 0
+    vocab = load(root / "encoder").model.vocab
+    assert main(["data", "teach", *words, "--whole", "-o", "all"]) == 0
+    assert main(["data", "teach", *words, "--top-k", str(vocab - 1), "-o", "nearly"]) == 0  # the rest is the last one
+    assert Path("nearly/logprobs.bin").read_bytes() == Path("all/logprobs.bin").read_bytes()
     capsys.readouterr()
     for more, refusal in (
         (["--top-k", "0", "-o", "x"], "--top-k: want at least 1, got 0"),

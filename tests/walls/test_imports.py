@@ -109,7 +109,12 @@ GROUPS = {
         "display": {"attribution", "inputs", "observers"},
         "": {"attribution", "display", "inputs", "observers"},
     },
-    "serving": {"": set(), "http": {"", "http.playground"}, "http.playground": {"", "http"}},
+    "serving": {
+        "": set(),
+        "http": {"", "http.tasks", "http.playground"},
+        "http.tasks": {"", "http"},
+        "http.playground": {"", "http", "http.tasks"},
+    },
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }
 MOST_FILES, MOST_NAMES = 16, 40

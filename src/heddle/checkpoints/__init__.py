@@ -15,4 +15,4 @@ from heddle.checkpoints.base import (
 from heddle.checkpoints.export import save_run, to_adapter, to_hugging_face, to_run
 from heddle.checkpoints.pretrained_tokenizer import open_tokenizer
 from heddle.checkpoints.source import RunSource, Source, find_source
-from heddle.checkpoints.task_settings import summarization_settings, summary_prefix
+from heddle.checkpoints.task_settings import summarization_settings, summary_prefix, translation_settings

@@ -56,9 +56,10 @@ def serve(  # noqa: PLR0913 - the options are the contract
 ) -> int:
     """Serve models by OpenAI's HTTP protocol, and a playground in the browser.
 
-    Routes: / (the playground), /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, /v1/heddle/score,
-    /v1/heddle/explain, /v1/heddle/logits, /v1/heddle/divergence, /v1/heddle/task, /v1/heddle/models, /tokenize,
-    /detokenize, /tokenizer_info, /health, /ready, /metrics. SIGTERM and Ctrl-C let accepted requests finish.
+    Routes: / (the playground), /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, /tokenize,
+    /detokenize, /tokenizer_info, /health, /ready, /metrics, and under /v1/heddle: explain, logits, divergence, models,
+    and tasks: score, classify, tag, answer, fill, embed, rescore, translate, summarize. SIGTERM and Ctrl-C let accepted
+    requests finish.
     """
     from heddle.core import ConfigError, MissingExtra
     from heddle.serving import Address, EngineConfig
@@ -92,7 +93,8 @@ def _source(typed: str, device: str, weights: str, best: bool) -> "ModelSource":
     where = (path if equals else typed) or None
     lm = open_model(where, device, weights, best)
     template = find_source(where, best=best).template()
-    return ModelSource(name if equals else _name(lm), lm.model, lm.tokenizer, template, lm.embed, _score(lm))
+    called, computes = name if equals else _name(lm), (lm.embed, _score(lm))
+    return ModelSource(called, lm.model, lm.tokenizer, template, *computes, lm.origin.settings)
 
 
 def _name(lm: "LM") -> str:

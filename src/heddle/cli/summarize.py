@@ -51,10 +51,10 @@ def summarize(  # noqa: PLR0913 - the options are the contract
 ) -> int:
     """Summarize each text with an encoder-decoder, such as T5, BART, or one that was trained on texts and summaries.
 
-    Writes a summary per line, or JSON lines: line, summary, and the number of windows. Blank lines are skipped. A text
-    that is longer than the model's context is read in windows that overlap; their summaries are joined. An imported
-    model is used with its own settings for summaries. With --reference ROUGE follows, on standard error or as the last
-    JSON line.
+    Writes a summary per line, or JSON lines: line, text, summary, and the number of windows. Blank lines are skipped.
+    A text that is longer than the model's context is read in windows that overlap; their summaries are joined. An
+    imported model is used with its own settings for summaries. With --reference ROUGE follows, on standard error or as
+    the last JSON line.
     """
     from heddle.core import check_at_least
     from heddle.tasks.generation import summarizer
@@ -112,7 +112,8 @@ def _show(one: TextInput, summary: "Summary", as_json: bool) -> None:
     if not as_json:
         write(summary.text)
         return
-    write(json.dumps({"line": one.line, "summary": summary.text, "windows": summary.windows}, ensure_ascii=False))
+    record = {"line": one.line, "text": one.text, "summary": summary.text, "windows": summary.windows}
+    write(json.dumps(record, ensure_ascii=False))
 
 
 def _grade(found: dict[int, str], gold: dict[int, str], reference: Path, as_json: bool) -> None:

@@ -1,9 +1,10 @@
 """heddle translate: translate line by line, with n-best lists and BLEU against a reference."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,11 +19,12 @@ from heddle.cli.terminal import print_report, write
 if TYPE_CHECKING:
     from heddle.decoding.generation import GenerationConfig
     from heddle.lm import LM
-    from heddle.tasks.generation import CandidateRanking, Translation, Translator
+    from heddle.tasks.generation import CandidateRanking, TaskSettings, Translation, Translator
 
-MAX_LENGTH_RATIO = 2.0  # new tokens per source token, at most
+MAX_LENGTH_RATIO = 2.0  # new tokens per source token, at most, unless the model has a length of its own
 Options = dict[str, Any]  # command-line options; None: not given
 Method = tuple["GenerationConfig", "CandidateRanking"]  # how to generate candidates, and how to rank them
+MethodFor = Callable[["TaskSettings"], Method]  # by a model's own settings
 
 
 class Selection(StrEnum):
@@ -37,12 +39,18 @@ def translate(  # noqa: PLR0913 - the options are the contract
         str, typer.Argument(metavar="[FILE|-]", help="A text with one sentence per line; -: standard input.")
     ] = "-",
     model: Model = None,
+    task: Annotated[
+        str | None, typer.Option(help="Which of the translations that an imported T5 was trained for: en_to_de.")
+    ] = None,
     choose: Annotated[
         Selection, typer.Option(help="Beam search, or minimum Bayes risk over samples.")
     ] = Selection.BEAMS,
-    beams: Annotated[int | None, typer.Option(help="Number of beams; 1: greedy. Default: 4.")] = None,
+    beams: Annotated[
+        int | None, typer.Option(help="Number of beams; 1: greedy. Default: the model's own, or 4.")
+    ] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="Rank beams by log-probability divided by length to this power. Default: 1.")
+        float | None,
+        typer.Option(help="Rank beams by log-probability divided by length to this power. Default: own or 1."),
     ] = None,
     coverage: Annotated[
         float | None, typer.Option(help="Weight of the coverage penalty: attending to the whole source.")
@@ -62,7 +70,9 @@ def translate(  # noqa: PLR0913 - the options are the contract
     n_best: Annotated[
         int, typer.Option(help="With --json: number of candidates per line, in the format of `heddle rescore`.")
     ] = 1,
-    max_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens.")] = 512,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Maximum number of new tokens. Default: the model's own, or 512.")
+    ] = None,
     batch: Annotated[int, typer.Option(help="Batch size: lines per batch.")] = 32,
     reference: Annotated[Path | None, typer.Option(help="Reference translations, one per line, for BLEU.")] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="With --reference: ignore letter case.")] = False,
@@ -73,26 +83,31 @@ def translate(  # noqa: PLR0913 - the options are the contract
 ) -> int:
     """Translate each line with a model trained on pairs.
 
+    An imported model is used with its own settings for translation, such as T5's prefix and Marian's beams.
+
     Blank lines stay blank, in the JSON too. A line that cannot be translated is reported on standard error and becomes
     a blank line, or is missing in the JSON; the exit code is then 1. With --reference the BLEU score follows, on
     standard error or as the last JSON line.
     """
     from heddle.core import check_at_least
+    from heddle.tasks.generation import TaskSettings
 
     check_at_least(1, batch=batch)
     _check_case(reference, lowercase)
     search_options: Options = {"beams": beams, "length_penalty": length_penalty, "coverage": coverage}
-    search_options |= {"groups": groups, "diversity": diversity}
+    search_options |= {"groups": groups, "diversity": diversity, "max_tokens": max_tokens}
     sampling_options: Options = {"samples": samples, "utility": utility, "temperature": temperature, "seed": seed}
-    method = (_minimum_bayes_risk if choose is Selection.MBR else _beam_search)(
-        search_options, sampling_options, n_best, max_tokens
-    )
+    sampling_options |= {"max_tokens": max_tokens}
+    make = _minimum_bayes_risk if choose is Selection.MBR else _beam_search
+    method = partial(make, search_options, sampling_options, n_best)
     line_errors, show = (
         LineErrors(),
         _Show(n_best, json_, None if reference is None else _references(reference, file, lowercase)),
     )
+    method(TaskSettings())  # options that cannot be are refused before the model is read
     with valid_lines(file, line_errors) as lines:
-        _run(_task(open_model(model, device, weights, best), method, batch, file), lines, file, line_errors, show)
+        lm = open_model(model, device, weights, best)
+        _run(_translator(lm, method, task, batch, file), lines, file, line_errors, show)
     show.end(lowercase)
     return line_errors.code()
 
@@ -100,41 +115,48 @@ def translate(  # noqa: PLR0913 - the options are the contract
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-def _beam_search(search_options: Options, sampling_options: Options, n_best: int, max_tokens: int) -> Method:
-    """Return the config of beam search."""
+def _beam_search(search_options: Options, sampling_options: Options, n_best: int, own: "TaskSettings") -> Method:
+    """Return the config of beam search; options that are typed come before the model's own."""
     from heddle.core import ConfigError, check_at_least
     from heddle.decoding import generation_config
     from heddle.tasks.generation import SearchOrder
 
     _refuse(sampling_options, Selection.MBR)
-    beams = 4 if search_options["beams"] is None else search_options["beams"]
+    given = {name: value for name, value in search_options.items() if value is not None}
+    options: Any = {**_limits(own), "beams": 4, "length_penalty": 1.0, **own.options, **given}
+    beams = options["beams"]
     check_at_least(1, beams=beams)
     if not 1 <= n_best <= beams:
         raise ConfigError("n_best", want=f"1 to the {beams} beams", got=n_best)
-    default = {"length_penalty": 1.0} if beams > 1 and search_options["length_penalty"] is None else {}
-    amounts = {"samples": n_best, "max_tokens": max_tokens, "max_length_ratio": MAX_LENGTH_RATIO}
-    options: Any = {**search_options, **default, **amounts, "beams": beams}
-    return generation_config(options), SearchOrder()
+    if beams == 1:  # what only beam search uses, unless it was typed
+        options = {k: v for k, v in options.items() if k in given or k not in ("length_penalty", "early_stopping")}
+    return generation_config(options | {"samples": n_best}), SearchOrder()
 
 
-def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_best: int, max_tokens: int) -> Method:
+def _limits(own: "TaskSettings") -> Options:
+    """Return the limits of a length for a model that has none of its own."""
+    return {} if "max_tokens" in own.options else {"max_tokens": 512, "max_length_ratio": MAX_LENGTH_RATIO}
+
+
+def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_best: int, own: "TaskSettings") -> Method:
     """Return the config of sampling, and the ranking by minimum Bayes risk."""
     from heddle.core import ConfigError, check_at_least
-    from heddle.decoding.generation import GenerationConfig, MultinomialSampling
+    from heddle.decoding import generation_config
+    from heddle.decoding.generation import MultinomialSampling
     from heddle.tasks.generation import MinimumBayesRisk
     from heddle.tasks.metrics import similarity_named
 
     _refuse(search_options, Selection.BEAMS)
-    options: Options = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0}
+    kept = ("max_tokens", "min_tokens", "no_repeat_ngram", "forced_end")
+    options: Options = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0, **_limits(own)}
+    options |= {name: own.options[name] for name in kept if name in own.options}
     options |= {name: value for name, value in sampling_options.items() if value is not None}
     check_at_least(1, samples=options["samples"])
     if not 1 <= n_best <= options["samples"]:
         raise ConfigError("n_best", want=f"1 to the {options['samples']} samples", got=n_best)
-    choice = MultinomialSampling(temperature=options["temperature"], seed=options["seed"])
-    config = GenerationConfig(
-        max_tokens=max_tokens, strategy=choice, samples=options["samples"], max_length_ratio=MAX_LENGTH_RATIO
-    )
-    return config, MinimumBayesRisk(similarity_named(options["utility"]))
+    utility, choices = options.pop("utility"), {name: options.pop(name) for name in ("temperature", "seed")}
+    sampled: Any = {**options, "strategy": MultinomialSampling(**choices)}
+    return generation_config(sampled), MinimumBayesRisk(similarity_named(utility))
 
 
 def _check_case(reference: Path | None, lowercase: bool) -> None:
@@ -148,17 +170,20 @@ def _refuse(options: Options, required: Selection) -> None:
     from heddle.core import UsageError
 
     for name, value in options.items():
-        if value is not None:
+        if value is not None and name != "max_tokens":
             raise UsageError(f"--{name.replace('_', '-')} is only used with --choose {required}")
 
 
-def _task(lm: "LM", method: Method, batch: int, file: str) -> "Translator":
-    from heddle.tasks.generation import translator
+def _translator(lm: "LM", method: MethodFor, task: str | None, batch: int, file: str) -> "Translator":
+    """Return the translator of a model, by its own settings."""
+    from dataclasses import replace
 
-    config, ranking = method
-    if is_interactive(file):
-        return translator(lm.model, lm.tokenizer, config, 1, 1, ranking)
-    return translator(lm.model, lm.tokenizer, config, batch, ranking=ranking)
+    from heddle.tasks.generation import translation_settings_of, translator
+
+    own = translation_settings_of(lm.origin.settings, lm.tokenizer, task)
+    config, ranking = method(own)
+    made = replace(translator(lm.model, lm.tokenizer, config, batch, ranking=ranking), prefix=own.prefix)
+    return replace(made, batch=1, ahead=1) if is_interactive(file) else made
 
 
 def _references(reference: Path, file: str, lowercase: bool) -> list[str]:

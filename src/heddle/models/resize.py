@@ -102,7 +102,7 @@ class _Sizes:
             heads = self.values["heads"]
             found["heads"] = _heads(shape.width, self.shape.width / heads, "head_width" in self.values)
             if "kv_heads" in self.values:
-                found["kv_heads"] = _groups(found["heads"], heads / self.values["kv_heads"])
+                found["kv_heads"] = _kv_heads(found["heads"], heads, self.values["kv_heads"])
         return found
 
 
@@ -126,7 +126,7 @@ def _resized_network(model: ModelConfig, before: Shape, shape: Shape) -> ModelCo
             wide = own.get("head_width")
             new["heads"] = _heads(shape.width, wide or before.width / own["heads"], wide is not None)
             if type(own.get("kv_heads")) is int:
-                new["kv_heads"] = _groups(new["heads"], own["heads"] / own["kv_heads"])
+                new["kv_heads"] = _kv_heads(new["heads"], own["heads"], own["kv_heads"])
         return replace(one, **new) if new else one
 
     return replace(swap(Config, edit)(model), width=shape.width)
@@ -144,7 +144,11 @@ def _heads(width: int, head_width: float, fixed: bool) -> int:
     return min(fitting, key=lambda n: abs(math.log(width / n / head_width)))
 
 
-def _groups(heads: int, each: float) -> int:
+def _kv_heads(heads: int, heads_before: int, kv_heads_before: int) -> int:
+    """Return how many key-value heads keep the sharing nearest; queries that all share one go on doing so."""
+    if kv_heads_before == 1 < heads_before:
+        return 1
+    each = heads_before / kv_heads_before
     return min((n for n in range(1, heads + 1) if heads % n == 0), key=lambda n: abs(math.log(heads / n / each)))
 
 

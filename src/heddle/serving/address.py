@@ -21,6 +21,10 @@ class Address:
     def __post_init__(self) -> None:
         if self.host not in LOOPBACK and not self.keys:
             raise UsageError(f"host: {self.host} can be reached by others; want --api-key, or a loopback address")
+        for key in self.keys:
+            if not key or not key.isascii() or any(letter.isspace() for letter in key):
+                found = "an empty key" if not key.strip() else "another"
+                raise UsageError(f"api-key: want ASCII characters without spaces, got {found}")
         for origin in self.origins:
             if not origin.startswith(("http://", "https://")) or "*" in origin:
                 raise UsageError(f"cors-origin: want origins such as https://example.org, got {origin}")

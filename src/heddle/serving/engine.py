@@ -188,9 +188,9 @@ class Engine:
                 self._drop_waiting()
                 while scheduler.can_admit() and (job := self._queue.pop()) is not None:
                     scheduler.admit(job)
-                tasks, self._tasks = self._tasks, []
                 if self._abort:
                     break
+                tasks, self._tasks = self._tasks, []
             worked = scheduler.turn()
             for function, future in tasks:
                 _run_task(function, future)
@@ -229,7 +229,8 @@ class Engine:
             while (job := self._queue.pop()) is not None:
                 job.fail(error)
             for _, future in self._tasks:
-                future.set_exception(error)
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
             self._tasks.clear()
 
 

@@ -89,7 +89,8 @@ def _write(config: RunConfig, tokenizer: Tokenizer, teacher: FrozenModel, loader
     if vocab > (model.vocab or 0):
         want = f"at most {model.vocab} ids, those of the teacher, to store its outputs"
         raise ConfigError("model.vocab", want=want, got=vocab)
-    top_k = None if storing.top_k is None or storing.top_k >= vocab else storing.top_k
+    whole = storing.top_k is None or storing.top_k >= vocab - 1  # all but one, and the rest: that is all of them
+    top_k = None if whole else storing.top_k
     manifest = TeacherOutputsManifest(
         teacher=teacher.reference.name,
         sha256=teacher.reference.sha256,

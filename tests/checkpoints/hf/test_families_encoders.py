@@ -72,6 +72,14 @@ PICTURES: list[dict[str, Any]] = [
         (1, 10, {"num_channels": 1, "layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.1}),
     )
 ]  # fmt: skip
+BART: dict[str, Any] = {
+    "vocab_size": VOCAB, "d_model": 30, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 3,
+    "decoder_attention_heads": 5, "encoder_ffn_dim": 40, "decoder_ffn_dim": 44, "max_position_embeddings": 25,
+}  # fmt: skip
+BARTS: list[dict[str, Any]] = [
+    BART,
+    BART | {"scale_embedding": True, "activation_function": "relu", "decoder_layers": 2, "classifier_dropout": 0.3},
+]
 LABELS = {0: "cat", 1: "dog", 2: "neither"}
 
 
@@ -112,6 +120,7 @@ def cases() -> list[Case]:
         if i == 0 or head in shaped or (i == 1 and head == "ForSequenceClassification")
     ]
     pictures = ("ViTModel", "ViTForImageClassification")
+    found += [Case("BartForSequenceClassification", i, settings) for i, settings in enumerate(BARTS)]
     return found + [Case(name, i, settings) for name in pictures for i, settings in enumerate(PICTURES)]
 
 
@@ -125,7 +134,9 @@ def rows(model: hf.PreTrainedModel) -> dict[str, Tensor]:
     mask = (torch.arange(LENGTH) < lengths[:, None]).long()
     ids = torch.randint(6, VOCAB, (3, LENGTH), generator=draw)
     told = {"input_ids": ids.where(mask.bool(), config.pad_token_id), "attention_mask": mask}
-    if config.model_type != "distilbert":
+    if config.model_type == "bart":  # its class is read where the end stands
+        told["input_ids"][torch.arange(3), lengths - 1] = config.eos_token_id
+    elif config.model_type != "distilbert":
         told["token_type_ids"] = torch.randint(config.type_vocab_size, (3, LENGTH), generator=draw)
     return told
 
@@ -354,3 +365,14 @@ def test_rates_of_dropout_go_along_both_ways(kind: str, rates: dict[str, float],
     save_model(here, tmp_path / "ours")
     told = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert {key: told[key] for key in rates} == rates
+
+
+def test_a_decoder_that_reads_the_row_again_wants_one_text_a_row_and_an_id_to_start_from(tmp_path: Path) -> None:
+    Case("BartForSequenceClassification", 0, BART).build().save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    assert isinstance(model, Encoder) and len(model.towers) == 2
+    ids = torch.randint(6, VOCAB, (2, 9), generator=torch.Generator().manual_seed(3))
+    with pytest.raises(UsageError, match="want one document a row"):
+        model(ids, Context(documents=torch.zeros_like(ids)))
+    with pytest.raises(ConfigError, match=r"rereading.start: want an id of the vocabulary, which has 61, got 61"):
+        replace(model.config, rereading=replace(model.config.rereading, start=VOCAB))

@@ -94,15 +94,15 @@ FAMILIES = {
         apertus.FAMILY,
         t5.FAMILY,
         switch.FAMILY,
-        bart.BART,
-        bart.MARIAN,
-        bart.PEGASUS,
         bert.BERT,
         bert.ROBERTA,
         bert.ELECTRA,
         distilbert.FAMILY,
         albert.FAMILY,
         vit.FAMILY,
+        bart.BART,
+        bart.MARIAN,
+        bart.PEGASUS,
     )
 }
 EDITS = 4  # that are named in a message

@@ -29,7 +29,7 @@ class Family:
     weight_maps: Callable[[ModelConfig], Iterable[WeightMap]]
     ignored_keys: frozenset[str] = frozenset()  # config keys that do not change the logits
     ignored_weights: frozenset[str] = frozenset()  # tensors that a folder may also hold: other heads, copies
-    config_type: type[ModelConfig] = LanguageModelConfig  # the configs that it can express
+    config_type: type[ModelConfig] | tuple[type[ModelConfig], ...] = LanguageModelConfig  # what it can express
     old_suffixes: Mapping[str, str] = field(default_factory=dict)  # ends of names in older files -> today's
     as_stored: Callable[[ModelConfig], ModelConfig] = unchanged  # for transforms that move a factor into weights
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of missing keys, where not those of `read`

@@ -228,7 +228,12 @@ def _with_best(found: ArchitectureLaw) -> ArchitectureLaw:
 
 
 def _best(found: ArchitectureLaw, flops: float) -> Best:
-    drawn = [optimum_at(law, flops, found.cost) for law in found.draws if min(law.alpha, law.beta) > 0]
+    best = optimum_at(found.law, flops, found.cost)
+    drawn = [one for law in found.draws if (one := optimum_at(law, flops, found.cost)).is_inside]
+    if not best.is_inside or not drawn:
+        raise UsageError(
+            f"best size at {flops:.3g} FLOPs: not determined by these runs; their losses hardly depend on it"
+        )
     ranges = [
         interval([math.log(vars(one)[name]) for one in drawn], len(found.points))
         for name in ("parameters", "tokens", "loss")
@@ -236,7 +241,7 @@ def _best(found: ArchitectureLaw, flops: float) -> Best:
     size, tokens, loss = ((math.exp(low), math.exp(high)) for low, high in ranges)
     here = [point for point in found.points if point.cell.budget == flops]
     bottom = parabola_bottom([float(p.cell.parameters) for p in here], [p.loss for p in here])
-    return Best(flops, optimum_at(found.law, flops, found.cost), size, tokens, loss, bottom, bool(here))
+    return Best(flops, best, size, tokens, loss, bottom, bool(here))
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------

@@ -156,11 +156,13 @@ def check_before_test(folder: Path, larger: Sequence[Larger], results: Mapping[s
 
 
 def write_grade(folder: Path, prediction: Mapping[str, Any], results: Mapping[str, Result], unit: Unit) -> Any:
-    """Grade a prediction, once; None while a larger run is missing."""
+    """Grade a prediction, once; None while a larger run is missing, or has failed and may be trained again."""
     if (before := read_grade(folder)) is not None:
         return before
-    if any(key not in results for key in _keys(prediction)):
+    if any(key not in results or results[key].status == "failed" for key in _keys(prediction)):
         return None
+    if prediction["unit"] != unit.name:
+        raise UsageError(f"{folder / PREDICTION}: is in {prediction['unit']}, but the larger runs are in {unit.name}")
     rows = {}
     for name, row in prediction["architectures"].items():
         losses = [unit.loss(results[key]) for key in row["keys"]]

@@ -13,6 +13,8 @@ import numpy as np
 from heddle.comparison.statistics.scaling_law import FEWEST_RUNS, Fit, ScalingLaw, ScalingRun, fit_huber
 from heddle.core import UsageError
 
+LARGEST = math.log(1e18)  # of a size: a law that is flat in it has its lowest point nowhere
+
 
 @dataclass(frozen=True)
 class CostLaw:
@@ -45,13 +47,18 @@ class Optimum:
     tokens: float
     loss: float
 
+    @property
+    def is_inside(self) -> bool:
+        """Tell whether the law is lowest at a size that a model can have."""
+        return 1 < self.parameters < math.exp(LARGEST) * (1 - 1e-9)
+
 
 def optimum_at(law: ScalingLaw, flops: float, cost: CostLaw) -> Optimum:
-    """Return where a law is lowest at a budget: the zero of its derivative in log size."""
+    """Return where a law is lowest at a budget, for sizes from 1 to 1e18: the zero of its derivative in log size."""
     gain, price = law.alpha * law.A, cost.power * law.beta * law.B
     both = law.alpha + cost.power * law.beta
     log_size = (math.log(gain / price) + law.beta * math.log(flops / cost.factor)) / both
-    size = math.exp(log_size)
+    size = math.exp(min(max(log_size, 0.0), LARGEST))
     tokens = cost.tokens(size, flops)
     return Optimum(size, tokens, float(law.loss(size, tokens)))
 

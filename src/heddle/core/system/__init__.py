@@ -1,7 +1,7 @@
 """System: what the machine offers: files read and replaced safely, device and dtype, the compiler and its cache."""
 
 from heddle.core.system.atomic_folder import lock_folder, new_folder, temporary_folder
-from heddle.core.system.batch_invariance import BLOCK, BatchInvariance, batch_invariance, batch_invariant
+from heddle.core.system.batch_invariance import BATCH_INVARIANCE, BLOCK, BatchInvariance, batch_invariant
 from heddle.core.system.compile_cache import compiler_fault, enable_compile_cache
 from heddle.core.system.cores import CoreWatch, threads_are_chosen, threads_for, usable_cores
 from heddle.core.system.device import Hardware, choose_hardware, peak_flops

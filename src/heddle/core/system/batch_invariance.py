@@ -20,19 +20,15 @@ class BatchInvariance:
     attention_by_row: bool = False  # attention of each row by itself: needed with several threads
 
 
-_MODE: ContextVar[BatchInvariance | None] = ContextVar("batch_invariance", default=None)
+# The mode of this thread; None: results may depend on the other rows, in their last bits.
+BATCH_INVARIANCE: ContextVar[BatchInvariance | None] = ContextVar("batch_invariance", default=None)
 
 
 @contextlib.contextmanager
 def batch_invariant(mode: BatchInvariance | None) -> Iterator[None]:
     """Compute batch-invariantly in this thread; None: not."""
-    token = _MODE.set(mode)
+    token = BATCH_INVARIANCE.set(mode)
     try:
         yield
     finally:
-        _MODE.reset(token)
-
-
-def batch_invariance() -> BatchInvariance | None:
-    """Return the mode of this thread; None: results may depend on the other rows, in their last bits."""
-    return _MODE.get()
+        BATCH_INVARIANCE.reset(token)

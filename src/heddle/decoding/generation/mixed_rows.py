@@ -102,7 +102,8 @@ def _groups(rows: Sequence[MixedRow], key: Callable[[MixedRow], Hashable]) -> li
 
 def _process_key(row: MixedRow) -> Hashable:
     """Return what rows share whose logits can be processed together; penalties that look back are a row's own."""
-    return row.process_label, row.new < row.config.min_tokens, None if row.history is None else id(row)
+    ends = row.config.forced_end and row.new == row.config.max_tokens - 1
+    return row.process_label, row.new < row.config.min_tokens, ends, None if row.history is None else id(row)
 
 
 def _processed(logits: Logits, rows: Sequence[MixedRow]) -> Logits:

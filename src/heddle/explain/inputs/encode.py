@@ -59,13 +59,11 @@ def _written(
     model: EncoderDecoder, tokenizer: Tokenizer | None, source: list[int], options: ExplainOptions
 ) -> list[int]:
     """Return the output that is looked at: as given, or what the model writes greedily."""
-    if options.output_ids:
-        return [*options.output_ids]
-    if tokenizer is None:
-        return [source[-1]]
-    special = tokenizer.for_target.special_tokens
+    if options.output is not None and not isinstance(options.output, str):
+        return [int(id) for id in options.output]
+    special = needs_tokenizer(tokenizer, "output").for_target.special_tokens
     if options.output is not None:
-        return [*special.decoder_start, *tokenizer.for_target.encode(options.output)]
+        return [*special.decoder_start, *needs_tokenizer(tokenizer, "output").for_target.encode(options.output)]
     config = GenerationConfig(max_tokens=options.max_tokens).with_special_tokens(
         special.begin, special.ends, special.never
     )

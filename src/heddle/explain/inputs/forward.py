@@ -15,6 +15,7 @@ from heddle.decoding.scoring import check_encoder_input
 from heddle.models.networks import BaseTower, Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.nn.base import Context, upcast
 from heddle.nn.outputs import MaskedTokenOutputConfig, Output
+from heddle.nn.state import Memory
 from heddle.text.tokenizers import Tokenizer
 
 CHUNK = 1 << 13  # tokens of copies of a text that are read at once
@@ -76,6 +77,10 @@ class Reading(ABC):
     def head_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of vectors after the last norm; refuse where words are not predicted."""
 
+    def stream_logits(self, stream: Tensor) -> Tensor:
+        """Return what the last norm and the head make of the stream after a layer, in the pass that is watched."""
+        return self.head_logits(self.main.tower.norm(stream))
+
     @abstractmethod
     def place_logits(self, place: int) -> Tensor:
         """Return the logits at one place, [vocab], or of the classes."""
@@ -92,14 +97,6 @@ class Reading(ABC):
     @abstractmethod
     def logprob(self, target: Sequence[int], rows: int = 1) -> Tensor:
         """Return the log-probability of a target after the text in nats, for each of several equal rows."""
-
-    @abstractmethod
-    def without(self, side: Side, place: int) -> "Reading":
-        """Return the same reading without one token of a side."""
-
-    @abstractmethod
-    def movable(self, side: Side) -> list[int]:
-        """Return the places of the tokens of a side that are no special tokens."""
 
     def with_output(self, output: Sequence[int]) -> "Reading":
         """Return the same reading with another output, where it has one beside its text."""
@@ -147,13 +144,6 @@ class DecoderReading(Reading):
         inputs = _continued(self.ids(self.main, rows), target)
         return _sum_logprobs(self.head_logits(self.language_model(inputs)[:, -len(target) :]), target)
 
-    def without(self, side: Side, place: int) -> "DecoderReading":
-        return DecoderReading(self.language_model, self.tokenizer, _removed(side.ids, place))
-
-    def movable(self, side: Side) -> list[int]:
-        first = 0 if self.tokenizer is None else _shared_prefix(side.ids, self.tokenizer.special_tokens.document_start)
-        return list(range(max(1, first), len(side.ids)))
-
     def name_target(self, target: Sequence[int]) -> str:
         return "".join(self.token(id) for id in target)
 
@@ -165,6 +155,7 @@ class PairReading(Reading):
         self, model: EncoderDecoder, tokenizer: Tokenizer | None, source: Sequence[int], output: Sequence[int]
     ) -> None:
         self.model, self.tokenizer, self.pair = model, tokenizer, model
+        self.memory: Memory | None = None  # of the last pass
         read, written = tuple(check_source(model, source)), tuple(check_prompt(model, output))
         writer = None if tokenizer is None else tokenizer.for_target
         self.sides = (
@@ -176,15 +167,19 @@ class PairReading(Reading):
         return f"#{id}" if self.tokenizer is None else self.tokenizer.for_target.token(id)
 
     def forward(self) -> Tensor:
-        memory = self.pair.encode(self.ids(self.sides[0]))
-        return self.pair.logits(self.ids(self.main), Context(memory=memory))
+        self.memory = self.pair.encode(self.ids(self.sides[0]))
+        return self.pair.logits(self.ids(self.main), Context(memory=self.memory))
 
     def head_logits(self, hidden: Tensor) -> Tensor:
         return self.pair.head.logits(hidden)
 
     def place_logits(self, place: int) -> Tensor:
-        memory = self.pair.encode(self.ids(self.sides[0]))
-        return self.head_logits(self.pair(self.ids(self.main), Context(memory=memory))[:, place])[0]
+        return self.forward()[0, place]
+
+    def stream_logits(self, stream: Tensor) -> Tensor:
+        if self.memory is None:
+            raise UsageError("lens: want a source that was read, got none")
+        return self.head_logits(self.pair.head.point(self.main.tower.norm(stream), self.memory))
 
     def target(self, text: str | None) -> tuple[int, ...]:
         return self._predicted_tokens(text)
@@ -194,19 +189,8 @@ class PairReading(Reading):
         hidden = self.pair(_continued(self.ids(self.main, rows), target), Context(memory=memory))
         return _sum_logprobs(self.head_logits(hidden[:, -len(target) :]), target)
 
-    def without(self, side: Side, place: int) -> "PairReading":
-        source, output = (_removed(one.ids, place) if one is side else one.ids for one in self.sides)
-        return PairReading(self.pair, self.tokenizer, source, output)
-
     def with_output(self, output: Sequence[int]) -> "PairReading":
         return PairReading(self.pair, self.tokenizer, self.sides[0].ids, output)
-
-    def movable(self, side: Side) -> list[int]:
-        if side is self.main:
-            return list(range(1, len(side.ids)))
-        ends = 0 if self.tokenizer is None else len(self.tokenizer.special_tokens.source.after)
-        begins = 0 if self.tokenizer is None else len(self.tokenizer.special_tokens.source.before)
-        return list(range(begins, len(side.ids) - ends))
 
     def name_target(self, target: Sequence[int]) -> str:
         return "".join(self.token(id) for id in target)
@@ -306,14 +290,6 @@ class EncoderReading(Reading):
             return upcast(scores).log_softmax(-1)[:, target[0]]
         return _sum_logprobs(scores[:, self.masks], target)
 
-    def without(self, side: Side, place: int) -> "EncoderReading":
-        return EncoderReading(self.encoder, self.tokenizer, _removed(side.ids, place))
-
-    def movable(self, side: Side) -> list[int]:
-        template = None if self.tokenizer is None else self.tokenizer.special_tokens.text
-        first, last = (0, 0) if template is None else (len(template.before), len(template.after))
-        return [place for place in range(first, len(side.ids) - last) if place not in self.masks]
-
     def name_target(self, target: Sequence[int]) -> str:
         return self.classes[target[0]] if self.classes else "".join(self.token(id) for id in target)
 
@@ -338,14 +314,6 @@ def _continued(ids: Tensor, target: Sequence[int]) -> Tensor:
 def _sum_logprobs(logits: Tensor, target: Sequence[int]) -> Tensor:
     chosen = torch.tensor(target, device=logits.device).expand(len(logits), -1)
     return upcast(logits).log_softmax(-1).gather(-1, chosen[..., None])[..., 0].sum(-1)
-
-
-def _removed(ids: tuple[int, ...], place: int) -> tuple[int, ...]:
-    return (*ids[:place], *ids[place + 1 :])
-
-
-def _shared_prefix(ids: Sequence[int], start: Sequence[int]) -> int:
-    return len(start) if tuple(ids[: len(start)]) == tuple(start) else 0
 
 
 @contextlib.contextmanager

@@ -27,8 +27,8 @@ class ExplainFields(TypedDict, total=False):
     what: str | Sequence[str] | None
     target: str | None
     instead: str | None
-    output: str | None
-    corrupted: str | None
+    output: str | Sequence[int] | None
+    corrupted: str | Sequence[int] | None
     top: int
     beams: int
     max_tokens: int
@@ -42,25 +42,23 @@ class ExplainOptions:
     what: names from `WHATS`; None: the usual ones that the model has.
     target: the continuation, masked words or class that is explained; None: what the model predicts.
     instead: explain why the target and not this one.
-    output: the output of an encoder-decoder; None: what it writes to the text.
-    corrupted: another text of as many tokens, for activation patching.
+    output: the output of an encoder-decoder, or its ids from the first on; None: what it writes to the text.
+    corrupted: another text of as many tokens, or its ids, for activation patching.
     top: how many of the most probable tokens are kept.
     beams: how many beams the tree of beam search has.
     max_tokens: the most tokens of an output or a beam.
     steps: points on the path of integrated gradients, doubled until the sum is right.
-    output_ids: the output of an encoder-decoder as ids, its first tokens included.
     """
 
     what: tuple[str, ...] | None = None
     target: str | None = None
     instead: str | None = None
-    output: str | None = None
-    corrupted: str | None = None
+    output: str | Sequence[int] | None = None
+    corrupted: str | Sequence[int] | None = None
     top: int = 10
     beams: int = 4
     max_tokens: int = 40
     steps: int = 32
-    output_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_at_least(1, top=self.top, beams=self.beams, max_tokens=self.max_tokens, steps=self.steps)

@@ -54,7 +54,7 @@ class LensObserver(Observer):
 
     def see(self, name: str, stream: Tensor) -> None:
         """Predict from the stream after a layer."""
-        self.keep(name, self.reading.head_logits(self.reading.main.tower.norm(stream)))
+        self.keep(name, self.reading.stream_logits(stream))
 
     def keep_best(self, name: str, logits: Tensor) -> None:
         """Keep the best tokens of each place."""

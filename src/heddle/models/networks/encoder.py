@@ -1,12 +1,13 @@
 """Encoder: a tower that sees the whole row, with outputs (BERT, Devlin et al. 2018; ViT, Dosovitskiy et al. 2021)."""
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from heddle.core import ConfigError, UsageError, check_at_least, find, hint, part, replace
+from heddle.core import Config, ConfigError, UsageError, check_at_least, find, hint, part, replace, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.model import Model, NetworkConfig, TieConfig, check_inputs
-from heddle.models.networks.tower import BaseTower
+from heddle.models.networks.tower import BaseTower, Tower, TowerConfig
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place
 from heddle.nn.ends import EmbeddingConfig, FullEmbeddingConfig, Images, SegmentedEmbeddingConfig
@@ -14,6 +15,19 @@ from heddle.nn.layers import NoNormConfig, NormConfig
 from heddle.nn.outputs import DenseFirstTokenConfig, MaskedTokenOutputConfig, Output, OutputConfig, PoolingConfig
 from heddle.nn.positions import NoPositionConfig, PositionConfig
 from heddle.nn.stack import PlanConfig
+from heddle.nn.state import Memory
+
+
+@settings
+class RereadingDecoderConfig(Config):
+    """A decoder that reads the encoder's own row, shifted by a token, for its classes (BART, Lewis et al. 2020).
+
+    tower: its embedding, positions and layers, which attend to the encoder.
+    start: the id before the row's first token.
+    """
+
+    tower: TowerConfig
+    start: int = 0
 
 
 @part("encoder")
@@ -29,6 +43,7 @@ class EncoderConfig(NetworkConfig):
     norm: normalization after the last layer.
     pooling: how a row becomes one vector, where outputs need it.
     outputs: what is predicted from the encoded row; each has a name and a loss.
+    rereading: a decoder that reads the same row after the encoder, whose vectors then count (BART's classes).
     generator: a smaller encoder that replaces tokens in training (ELECTRA); a finished model has none.
     init: how weights are initialized.
     ties: weight tying: pairs of names that share one matrix.
@@ -48,6 +63,7 @@ class EncoderConfig(NetworkConfig):
     pooling: PoolingConfig | None = None
     outputs: tuple[OutputConfig, ...] = ()
     generator: "EncoderConfig | None" = None
+    rereading: RereadingDecoderConfig | None = None
     init: InitConfig = NormalInitConfig(shrink_into_stream=False)
     ties: tuple[TieConfig, ...] = ()
     adapters: tuple[AdapterConfig, ...] = ()
@@ -61,6 +77,9 @@ class EncoderConfig(NetworkConfig):
         if pooled and self.pooling is None:
             raise ConfigError("pooling", want=f"a kind, because the output {pooled[0]} needs it", got=None)
 
+        if self.rereading is not None and not 0 <= self.rereading.start < (self.vocab or 0):
+            want = f"an id of the vocabulary, which has {self.vocab or 0}"
+            raise ConfigError("rereading.start", want=want, got=self.rereading.start)
         if self.generator is not None and self.generator.vocab != self.vocab:
             raise ConfigError("generator.vocab", want=f"that of the encoder, {self.vocab}", got=self.generator.vocab)
 
@@ -94,18 +113,34 @@ class Encoder(Model, BaseTower):
         self.segments = max((found.segments for found in find(config.embedding, SegmentedEmbeddingConfig)), default=0)
         self.outputs = nn.ModuleDict({o.name: o.build(config.vocab, config.width) for o in config.outputs})
         self.generator = None if config.generator is None else Encoder(config.generator, seed)
-        self.finish_build(config, config.plan.depth(), seed)
+        depth, self.decoder = config.plan.depth(), None
+        if config.rereading is not None:
+            place = Place(path="decoder", sight="past", context=config.context, memory=config.width)
+            self.decoder = Tower(config.rereading.tower, config.vocab or 0, config.width, place)
+            depth += config.rereading.tower.plan.depth()
+        self.finish_build(config, depth, seed)
 
     @property
     def towers(self) -> tuple[BaseTower, ...]:
-        return (self,)
+        return (self,) if self.decoder is None else (self, self.decoder)
 
     def run(self, inputs: Ids | Images, ctx: Context) -> tuple[Stream, Context]:
         """Return the last layer's vectors, and the context with all notes."""
         if ctx.state is not None:
             raise UsageError("an encoder sees the whole row: it cannot continue from a state")
         self.clear()
-        return self.run_tower(inputs, ctx, self.compute)
+        x, ctx = self.run_tower(inputs, ctx, self.compute)
+        return (x, ctx) if self.decoder is None else self._reread(self.decoder, inputs, x, ctx)
+
+    def _reread(self, decoder: Tower, ids: Ids, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        """Return the vectors of a decoder that reads the row again, shifted, and attends to the encoder's `x`."""
+        if ctx.documents is not None:
+            raise UsageError("a decoder reads the row after the encoder: want one document a row, got packed documents")
+        assert self.config.rereading is not None
+        shifted = torch.cat((torch.full_like(ids[:, :1], self.config.rereading.start), ids[:, :-1]), 1)
+        real = ctx.real(x)
+        memory = Memory((x,), None if real is None else real[:, None, None])
+        return decoder.run_tower(shifted, Context(lengths=ctx.lengths, memory=memory), self.compute)
 
     def context_for(self, lengths: Int[Tensor, " batch"], segments: Ids | None = None) -> Context:
         """Return the context of padded rows, of one text or of two; segments that it has no vectors for are ignored."""

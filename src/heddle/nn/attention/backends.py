@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.core.shapes import Allowed, Float, Int
-from heddle.core.system import batch_invariance
+from heddle.core.system import BATCH_INVARIANCE
 from heddle.nn.attention.flex_attention import FlexMask, flex_attend
 from heddle.nn.attention.sliding_window import SlidingWindow, sliding_window_attend
 from heddle.nn.base import upcast
@@ -388,7 +388,7 @@ def choose_backend(call: AttentionCall) -> Backend:
 def attend(score: ScoreFunction, inputs: AttentionInputs, dropout: float) -> Output:
     """Compute attention by the backend that the table gives for these inputs."""
     if not torch.compiler.is_compiling() and len(inputs.query) > 1:
-        mode = batch_invariance()
+        mode = BATCH_INVARIANCE.get()
         if mode is not None and mode.attention_by_row:
             return torch.cat([attend(score, row, dropout) for row in inputs.rows()])
     call = AttentionCall(score, inputs, dropout, inputs.query.device.type, torch.compiler.is_compiling())

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.core.system import BLOCK, batch_invariance
+from heddle.core.system import BATCH_INVARIANCE, BLOCK
 
 TokenRows = Float[Tensor, "rows width"]
 Index = Int[Tensor, " rows"]
@@ -71,7 +71,7 @@ def grouped_gemm(
 
     In bfloat16 one kernel reads the offsets on the device; otherwise there is one product for each group.
     """
-    if not torch.compiler.is_compiling() and batch_invariance() is not None:
+    if not torch.compiler.is_compiling() and BATCH_INVARIANCE.get() is not None:
         return grouped_gemm_in_blocks(rows, weight, offsets)
     if rows.dtype == torch.bfloat16 and weight.shape[1] % 8 == weight.shape[2] % 8 == 0:  # multiples of 16 bytes
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=offsets)

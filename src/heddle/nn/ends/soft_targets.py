@@ -74,7 +74,7 @@ def _stored_divergence(
     student: Prediction, temperature: float, own: Tensor, logprobs: Tensor, ids: Tensor | None = None
 ) -> Tensor:
     found = (upcast(student.logits(own))[..., : student.vocab] / temperature).log_softmax(-1)
-    wanted = upcast(logprobs).log_softmax(-1)  # rounding has left a sum that is not quite 1
+    wanted = upcast(logprobs).clamp(min=LEAST).log_softmax(-1)  # rounding has left a sum that is not quite 1
     if ids is not None:
         ids = ids.long()
         rest = found.scatter(-1, ids, -torch.inf).logsumexp(-1, keepdim=True)
@@ -85,6 +85,6 @@ def _stored_divergence(
 def _divergence(student: Prediction, teacher: Prediction, temperature: float, own: Tensor, given: Tensor) -> Tensor:
     ids = min(student.vocab, teacher.vocab)
     with torch.no_grad():
-        wanted = (upcast(teacher.logits(given))[..., :ids] / temperature).log_softmax(-1)
+        wanted = (upcast(teacher.logits(given))[..., :ids] / temperature).log_softmax(-1).clamp(min=LEAST)
     found = (upcast(student.logits(own))[..., :ids] / temperature).log_softmax(-1)
     return temperature**2 * F.kl_div(found, wanted, reduction="none", log_target=True).sum(-1)

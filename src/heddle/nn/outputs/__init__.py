@@ -15,6 +15,7 @@ from heddle.nn.outputs.encoder_outputs import (
 )
 from heddle.nn.outputs.pooling import (
     DenseFirstTokenConfig,
+    DenseLastTokenConfig,
     FirstTokenConfig,
     LastTokenConfig,
     MeanConfig,

@@ -89,17 +89,32 @@ class DenseFirstTokenConfig(PoolingConfig):
     dropout: Share = 0.0
 
     def build(self, width: int) -> Pooling:
-        return DenseFirstToken(width, self)
+        return Dense(FirstToken(), width, self.activation, self.dropout)
 
 
-class DenseFirstToken(Pooling):
-    """tanh(dense(dropout(x[0])))."""
+@part("dense_last_token")
+class DenseLastTokenConfig(PoolingConfig):
+    """BART's pooler: the decoder's last token, dense layer, tanh (Lewis et al. 2020).
 
-    def __init__(self, width: int, config: DenseFirstTokenConfig) -> None:
+    activation: the function after the dense layer.
+    dropout: dropout before the dense layer.
+    """
+
+    activation: ActivationName = "tanh"
+    dropout: Share = 0.0
+
+    def build(self, width: int) -> Pooling:
+        return Dense(LastToken(), width, self.activation, self.dropout)
+
+
+class Dense(Pooling):
+    """tanh(dense(dropout(x[first or last])))."""
+
+    def __init__(self, token: Pooling, width: int, function: ActivationName, dropout: float) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(config.dropout)
+        self.token, self.dropout = token, nn.Dropout(dropout)
         self.dense = Linear(width, width, bias=True)
-        self.activation = activation(config.activation)
+        self.activation = activation(function)
 
     def forward(self, x: Stream, ctx: Context) -> Vector:
-        return self.activation(self.dense(self.dropout(x[:, 0])))
+        return self.activation(self.dense(self.dropout(self.token(x, ctx))))

@@ -10,18 +10,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heddle.core import HeddleError
-from heddle.serving.http import routes
+from heddle.serving.http import routes, tasks
 from heddle.serving.http.chat import chat_completions
 from heddle.serving.http.completions import completions
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.gate import Access, Gate
 from heddle.serving.http.metrics import Metrics
-from heddle.serving.http.playground import PAGE_PATHS, abilities, divergence, explain, logits, page, page_file, task
+from heddle.serving.http.playground import PAGE_PATHS, abilities, divergence, explain, logits, page, page_file
 from heddle.serving.http.responses import error_response
 from heddle.serving.http.served_model import ServedModels
 
 log = logging.getLogger("heddle")
 
+TASKS = {
+    "classify": tasks.classify,
+    "tag": tasks.tag,
+    "answer": tasks.answer,
+    "fill": tasks.fill,
+    "embed": tasks.embed,
+    "rescore": tasks.rescore,
+    "translate": tasks.translate,
+    "summarize": tasks.summarize,
+}
 ROUTES = (
     ("POST", "/v1/completions", completions),
     ("POST", "/v1/chat/completions", chat_completions),
@@ -30,8 +40,8 @@ ROUTES = (
     ("POST", "/v1/heddle/explain", explain),
     ("POST", "/v1/heddle/logits", logits),
     ("POST", "/v1/heddle/divergence", divergence),
-    ("POST", "/v1/heddle/task", task),
     ("GET", "/v1/heddle/models", abilities),
+    *((("POST", f"/v1/heddle/{name}", handler)) for name, handler in TASKS.items()),
     ("POST", "/v1/responses", routes.responses),
     ("GET", "/v1/models", routes.list_models),
     ("GET", "/v1/models/{id:path}", routes.one_model),

@@ -154,15 +154,6 @@ class DivergenceBody(Body):
     text: str | list[int]
 
 
-class TaskBody(Body):
-    """POST /v1/heddle/task: a task of an encoder; `context` is where an answer is looked for."""
-
-    model: str | None = None
-    task: Literal["answer", "classify", "fill", "tag"]
-    text: str
-    context: str | None = None
-
-
 B = TypeVar("B", bound=Body)
 
 

@@ -108,6 +108,8 @@ def _message(given: dict[str, Any], number: int) -> dict[str, Any]:
     if content is None and not given.get("tool_calls"):
         raise ApiError(400, f"{where}: want a content", param="messages")
     kept = {name: value for name, value in given.items() if value is not None}
+    if not isinstance(kept.get("tool_calls", []), list):
+        raise ApiError(400, f"{where}: want a list as tool_calls", param="messages")
     calls = [_table(call) for call in kept.get("tool_calls", [])]
     return kept | {"content": content or ""} | ({"tool_calls": calls} if calls else {})
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.core import ConfigError, HeddleError, UsageError
+from heddle.core import ConfigError, DataError, HeddleError, UsageError
 from heddle.serving import Cancelled, Overdue, QueueFull
 
 TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
@@ -32,7 +32,7 @@ class ApiError(Exception):
                 return cls(503, str(error), code="timeout")
             case ConfigError():
                 return cls(400, str(error), param=error.field or None)
-            case UsageError():
+            case UsageError() | DataError():
                 name, colon, _ = str(error).partition(":")
                 return cls(400, str(error), param=name if colon and name.isidentifier() else None)
             case HeddleError():

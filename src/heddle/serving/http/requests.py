@@ -127,7 +127,8 @@ def _bias(model: ServedModel, given: Mapping[str, float] | None) -> dict[int, fl
     vocab = model.source.model.vocab or 0
     found: dict[int, float] = {}
     for name, value in given.items():
-        if not (name.isascii() and name.isdecimal()) or int(name[:12]) >= vocab or not -100 <= value <= 100:
+        known = name.isascii() and name.isdecimal() and len(name) <= 12 and int(name) < vocab
+        if not known or not -100 <= value <= 100:
             want = f"ids from 0 to {vocab - 1} with numbers from -100 to 100"
             raise ApiError(400, f"logit_bias: want {want}", param="logit_bias")
         found[int(name)] = value

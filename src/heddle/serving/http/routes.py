@@ -3,14 +3,13 @@
 import asyncio
 import base64
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
 from heddle.serving.http.bodies import (
-    MOST_PROMPTS,
     DetokenizeBody,
     EmbeddingBody,
     ScoreBody,
@@ -24,14 +23,7 @@ from heddle.serving.http.errors import ApiError
 from heddle.serving.http.logprobs import number
 from heddle.serving.http.responses import json_response
 from heddle.serving.http.served_model import ServedModel, check_ids
-
-T = TypeVar("T")
-
-
-async def computed(model: ServedModel, function: Any) -> Any:
-    """Call a function where the model computes, and wait for it beside the event loop."""
-    return await asyncio.wrap_future(model.run(function))
-
+from heddle.serving.http.tasks import task_names
 
 # --- embeddings and scores --------------------------------------------------------------------------------------------
 
@@ -46,10 +38,11 @@ async def embeddings(request: Request) -> Response:
         raise ApiError(400, f"model: {model.source.name} does not embed texts", param="model")
     if body.dimensions is not None:
         raise ApiError(400, "dimensions: not supported; embeddings have the model's width", param="dimensions")
-    texts = _texts(model, body.input)
+    texts = await model.texts(body.input, "input")
     data = []
     for index, text in enumerate(texts):
-        vector = (await computed(model, lambda text=text: embed([text])))[0].float().tolist()
+        (row,) = await model.compute(lambda text=text: embed([text]))  # type: ignore[misc]
+        vector = row.float().tolist()
         packed = base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()
         found = packed if body.encoding_format == "base64" else vector
         data.append({"object": "embedding", "index": index, "embedding": found})
@@ -57,20 +50,6 @@ async def embeddings(request: Request) -> Response:
     numbers = usage(counted, 0, 0, exchange)
     kept = {name: numbers[name] for name in ("prompt_tokens", "total_tokens")}
     return json_response({"object": "list", "data": data, "model": model.source.name, "usage": kept})
-
-
-def _texts(model: ServedModel, given: Any, name: str = "input") -> list[str]:
-    """Return texts; ids are decoded."""
-    if isinstance(given, str):
-        given = [given]
-    if given and all(isinstance(one, int) for one in given):
-        given = [given]
-    if not given or len(given) > MOST_PROMPTS or any(not one for one in given):
-        raise ApiError(400, f"{name}: want 1 to {MOST_PROMPTS} texts, none of them empty", param=name)
-    texts = [one if isinstance(one, str) else model.tokenizer.decode(check_ids(model, one, name)) for one in given]
-    for text in texts:
-        model.ids(text, name)
-    return texts
 
 
 async def score(request: Request) -> Response:
@@ -81,14 +60,14 @@ async def score(request: Request) -> Response:
     compute = model.source.score
     if compute is None:
         raise ApiError(400, f"model: {model.source.name} does not score texts", param="model")
-    texts = _texts(model, body.texts, "texts")
-    sources = None if body.sources is None else _texts(model, body.sources, "sources")
+    texts = await model.texts(body.texts, "texts")
+    sources = None if body.sources is None else await model.texts(body.sources, "sources")
     if sources is not None and len(sources) != len(texts):
         raise ApiError(400, f"sources: want {len(texts)}, one for each text", param="sources")
     data = []
     for index, text in enumerate(texts):
         own = None if sources is None else [sources[index]]
-        (found,) = await computed(model, lambda text=text, own=own: compute([text], own))
+        (found,) = await model.compute(lambda text=text, own=own: compute([text], own))  # type: ignore[misc]
         data.append(
             {
                 "index": index,
@@ -107,7 +86,7 @@ async def score(request: Request) -> Response:
 def _card(model: ServedModel) -> dict[str, Any]:
     limit = model.source.model.context if model.engine is None else model.engine.capacity
     card = {"id": model.source.name, "object": "model", "created": model.created, "owned_by": "heddle"}
-    return card | {"max_model_len": limit}
+    return card | {"max_model_len": limit, "tasks": list(task_names(model))}
 
 
 async def list_models(request: Request) -> Response:
@@ -121,7 +100,7 @@ async def one_model(request: Request) -> Response:
 
 
 async def tokenize(request: Request) -> Response:
-    """Answer POST /tokenize."""
+    """Answer POST /tokenize; without special tokens, the name of one alone has its id."""
     exchange = Exchange.of(request)
     body = await read_body(request, TokenizeBody)
     model = exchange.find(body.model)
@@ -136,7 +115,10 @@ def _tokenized(model: ServedModel, body: TokenizeBody) -> Sequence[int]:
         prompts = body.add_generation_prompt is not False
         return model.chat.ids(messages_of(body.messages), add_generation_prompt=prompts)
     text = body.prompt or ""
-    return model.ids(text) if body.add_special_tokens is not False else model.tokenizer.encode(text)
+    if body.add_special_tokens is not False:
+        return model.ids(text)
+    named = model.tokenizer.special_tokens.named_ids.values()  # lm-eval asks for the id of `eos_token` in this way
+    return next(([id] for id in named if model.tokenizer.token(id) == text), model.tokenizer.encode(text))
 
 
 async def detokenize(request: Request) -> Response:

@@ -1,5 +1,6 @@
 """Served models: a model with its engine, its tokenizer, its chat template and what else routes need."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from torch import Tensor
 from heddle.core import ConfigError, HeddleError, UsageError
 from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.serving import Engine, EngineConfig
+from heddle.serving.http.bodies import MOST_PROMPTS
 from heddle.serving.http.errors import ApiError
 from heddle.tasks.generation import ConstraintCompiler, TextConstraints
 from heddle.tasks.scoring import TextScore
@@ -33,6 +35,7 @@ class ModelSource:
     template: str | None = None
     embed: Callable[[Sequence[str]], Tensor] | None = None
     score: Scorer | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of an imported model: how it writes summaries
 
 
 @dataclass
@@ -117,6 +120,24 @@ class ServedModel:
         if self.most_characters is not None and len(text) > self.most_characters:
             raise ApiError(400, f"{name}: longer than the model's context", param=name, code="context_length_exceeded")
         return self.tokenizer.source(text) if self.source.model.reads_source else self.tokenizer.encode_prompt(text)
+
+    async def compute(self, function: Callable[[], T]) -> T:
+        """Call a function where the model computes, and wait for it beside the event loop."""
+        return await asyncio.wrap_future(self.run(function))
+
+    async def texts(self, given: str | Sequence[Any], name: str) -> list[str]:
+        """Return the texts of a field, none of them empty or too long; ids are decoded."""
+        return await asyncio.to_thread(self._texts, [given] if isinstance(given, str) else given, name)
+
+    def _texts(self, several: Sequence[Any], name: str) -> list[str]:
+        if several and all(isinstance(one, int) for one in several):
+            several = [several]
+        if not several or len(several) > MOST_PROMPTS or any(not one for one in several):
+            raise ApiError(400, f"{name}: want 1 to {MOST_PROMPTS} texts, none of them empty", param=name)
+        texts = [one if isinstance(one, str) else self.tokenizer.decode(check_ids(self, one, name)) for one in several]
+        for text in texts:
+            self.ids(text, name)
+        return texts
 
     def close(self, drain: float | None) -> None:
         """End the engine."""

@@ -97,7 +97,10 @@ def _openai_call(value: object, names: frozenset[str]) -> dict[str, Any] | None:
             pass
         case _:
             return None
-    function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    written = json.dumps(arguments, ensure_ascii=False)
+    if any("\ud800" <= letter <= "\udfff" for letter in written):  # half a character, which no answer can carry
+        return None
+    function = {"name": name, "arguments": written}
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 

@@ -1,9 +1,9 @@
-/* Tasks of encoders as forms: what a model was trained for, and nothing else. */
+/* Tasks as forms: what a model was trained for, and nothing else. */
 import { post } from "/static/api.js";
 import { $, fault, make, num } from "/static/dom.js";
 import { state } from "/static/state.js";
 
-const TITLES = { answer: "Answer a question", classify: "Classify", fill: "Fill in the masks", tag: "Tag words" };
+const TITLES = { answer: "Answer a question", classify: "Classify", fill: "Fill in the masks", summarize: "Summarize", tag: "Tag words", translate: "Translate" };
 const percent = (p) => (p === null || p === undefined ? "" : `${(100 * p).toFixed(2)} %`);
 
 function table(columns, rows) {
@@ -14,9 +14,11 @@ const SHOW = {
   answer: (found) => table(["answer", "probability"], [[found.text || "no answer", percent(found.probability)]]),
   classify: (found) => (found.score !== null && found.score !== undefined
     ? table(["score"], [[num(found.score)]])
-    : table(["class", "probability"], Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]).map(([name, p]) => [name, percent(p)]))),
-  fill: (found) => table(["mask", "token", "probability"], found.flatMap((gap, i) => gap.map((one) => [String(i + 1), one.token, percent(one.probability)]))),
-  tag: (found) => table(["word", "tag", "probability"], found.map((one) => [one.word, one.tag, percent(one.probability)])),
+    : table(["class", "probability"], Object.entries(found.probabilities || {}).sort((a, b) => b[1] - a[1]).map(([name, p]) => [name, percent(p)]))),
+  fill: (found) => table(["mask", "token", "probability"], found.masks.flatMap((gap, i) => gap.map((one) => [String(i + 1), one.token, percent(one.probability)]))),
+  summarize: (found) => make("p", { textContent: found.text, dir: "auto" }),
+  translate: (found) => make("p", { textContent: found.text, dir: "auto" }),
+  tag: (found) => table(["word", "tag", "probability"], found.words.map((one) => [one.word, one.tag, percent(one.probability)])),
 };
 function pick() {
   $("task-more").hidden = $("task").value !== "answer";
@@ -34,7 +36,8 @@ $("task-go").onclick = async () => {
   const name = $("task").value;
   fault(null);
   try {
-    const body = { model: state.able.id, task: name, text: $("task-text").value, ...(name === "answer" ? { context: $("task-context").value } : {}) };
-    $("task-result").replaceChildren(SHOW[name]((await post("/v1/heddle/task", body)).result));
+    const text = $("task-text").value, asked = name === "answer" ? { questions: text, contexts: $("task-context").value } : { texts: text };
+    const { data: [found] } = await post(`/v1/heddle/${name}`, { model: state.able.id, ...asked });
+    $("task-result").replaceChildren(SHOW[name](found));
   } catch (error) { fault(error); }
 };

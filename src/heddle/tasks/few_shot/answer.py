@@ -12,6 +12,7 @@ from typing import Any
 
 from heddle.core import UsageError
 from heddle.decoding import GenerationOptions
+from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import PrefixCache, Request
 from heddle.models.networks import Model
 from heddle.tasks.few_shot.options import FewShot
@@ -65,13 +66,28 @@ class AnswerGenerator:
         """Answer questions."""
         if contexts is not None and len(contexts) != len(questions):
             raise UsageError(f"context: want {len(questions)}, one for each question, got {len(contexts)}")
-        reserved = 0 if self.prompts.model.reads_source else self.max_tokens - 1
-        seconds = [None] * len(questions) if contexts is None else contexts
-        fitted = self.prompts.build(questions, seconds, reserved)
+        fitted = self.fitted(questions, contexts)
         found: dict[int, GeneratedAnswer] = {}
         for batch in self._batches(fitted):
             found |= dict(zip(batch, self._generate([fitted[number] for number in batch]), strict=True))
         return [found[number] for number in range(len(questions))]
+
+    def fitted(self, questions: Sequence[str], contexts: Sequence[str] | None = None) -> list[FittedPrompt]:
+        """Return the prompt of each question."""
+        reserved = 0 if self.prompts.model.reads_source else self.max_tokens - 1
+        seconds = [None] * len(questions) if contexts is None else contexts
+        return self.prompts.build(questions, seconds, reserved)
+
+    @property
+    def config(self) -> GenerationConfig:
+        """Return how answers are generated."""
+        return self.generator.generation_config(GenerationOptions(max_tokens=self.max_tokens, logprobs=0))
+
+    def request(self, prompt: FittedPrompt) -> Request:
+        """Return what is generated after a prompt."""
+        if self.prompts.model.reads_source:
+            return Request(self.prompts.tokenizer.special_tokens.decoder_start, prompt.ids)
+        return Request(prompt.ids)
 
     def _batches(self, fitted: Sequence[FittedPrompt]) -> Iterator[list[int]]:
         """Yield numbers of prompts with equal examples, bounded by tokens."""
@@ -84,10 +100,6 @@ class AnswerGenerator:
     def _generate(self, fitted: Sequence[FittedPrompt]) -> Iterator[GeneratedAnswer]:
         if self.generator.prefix_cache is not None:
             self.generator.prefix_cache.read(common_start([one.ids for one in fitted]))
-        options = GenerationOptions(max_tokens=self.max_tokens, logprobs=0)
-        config = self.generator.generation_config(options)
-        start = self.prompts.tokenizer.special_tokens.decoder_start
-        source = self.prompts.model.reads_source
-        requests = [Request(start, one.ids) if source else Request(one.ids) for one in fitted]
-        for one, made in zip(fitted, self.generator.generate(requests, config, self.stop), strict=True):
+        requests = [self.request(one) for one in fitted]
+        for one, made in zip(fitted, self.generator.generate(requests, self.config, self.stop), strict=True):
             yield GeneratedAnswer(made.text.strip(), fsum(made.completion.logprobs), one.examples)

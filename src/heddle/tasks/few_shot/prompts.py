@@ -63,7 +63,7 @@ class PromptBuilder:
         self.model, self.tokenizer, self.template = model, tokenizer, template
         self.given, self.instruction = tuple(examples), instruction
         self._written = [template.example(one.text, one.second, one.target) for one in examples]
-        self._noted = False
+        self.noted = False  # set by whoever must not log texts
 
     def with_examples(self, count: int) -> "PromptBuilder":
         """Return what writes prompts with the last examples alone."""
@@ -100,9 +100,9 @@ class PromptBuilder:
 
     def _note(self, kept: int, text: str) -> None:
         """Say once that examples are left out."""
-        if kept == len(self.given) or self._noted:
+        if kept == len(self.given) or self.noted:
             return
-        self._noted = True
+        self.noted = True
         log.warning(
             "few-shot: %d of %d examples fit into the model's context of %s tokens before %s; the first ones are left "
             "out, here and of all prompts that are too long",

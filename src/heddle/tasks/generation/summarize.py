@@ -6,14 +6,14 @@ by itself); of their summaries, sentences that an earlier window has written alr
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from heddle.checkpoints import summarization_settings, summary_prefix
 from heddle.core import UsageError
 from heddle.data.shards import text_windows
 from heddle.decoding import GenerationOptions, generation_config
 from heddle.models.networks import EncoderDecoder, Model, require
+from heddle.tasks.generation.model_settings import summary_settings_of
 from heddle.tasks.generation.translate import Translator
 from heddle.text.tokenizers import Tokenizer
 
@@ -28,32 +28,6 @@ class Summary:
 
     text: str
     windows: int = 1
-
-
-@dataclass(frozen=True)
-class SummarySettings:
-    """What an imported model was published with: the text before each source, and how it generates summaries."""
-
-    prefix: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any], start: int) -> "SummarySettings":
-        """Return those in the settings of a model; a run has none, as its tokenizer has the prefix.
-
-        Their lengths count the `start` tokens that begin a target, which ours do not.
-        """
-        found = summarization_settings(settings)
-        names = {"num_beams": "beams", "length_penalty": "length_penalty", "no_repeat_ngram_size": "no_repeat_ngram"}
-        options = {own: found[name] for name, own in names.items() if isinstance(found.get(name), int | float)}
-        sizes = {"max_length": "max_tokens", "min_length": "min_tokens"}
-        options |= {own: max(0, found[name] - start) for name, own in sizes.items() if isinstance(found.get(name), int)}
-        if "beams" in options:
-            early = found.get("early_stopping")
-            options["early_stopping"] = "full" if early is True else "never" if early == "never" else "heuristic"
-        if found.get("forced_eos_token_id") is not None and "max_tokens" in options:
-            options["forced_end"] = True
-        return cls(summary_prefix(settings), options)
 
 
 @dataclass(frozen=True)
@@ -104,7 +78,7 @@ def summarizer(
 ) -> Summarizer:
     """Return a summarizer by the model's own settings; options that are given come first."""
     refusal = UsageError(f"summarize: want an encoder-decoder, trained on pairs; this model is {model.config.noun}")
-    own = SummarySettings.of(settings, len(tokenizer.special_tokens.decoder_start))
+    own = summary_settings_of(settings, tokenizer)
     given = {name: value for name, value in options.items() if value is not None}
     chosen: Any = {**DEFAULTS, **own.options, **given}
     if chosen["beams"] == 1:  # what only beam search uses, unless it was typed

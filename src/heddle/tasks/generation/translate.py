@@ -80,6 +80,7 @@ class Translator:
     batch: int = 32
     ahead: int = AHEAD  # 1: translate after every `batch` lines, for interactive use
     ranking: CandidateRanking = SearchOrder()
+    prefix: str = ""  # the text that the model wants before each line, such as T5's
 
     def run(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield a translation for each line, in order; a blank line stays blank."""
@@ -103,7 +104,7 @@ class Translator:
             return None
         if len(line) > MAX_CHARACTERS:
             raise UsageError(f"source: want at most {MAX_CHARACTERS:,} characters, got {len(line):,}")
-        return list(check_source(self.model, self.tokenizer.source(line)))
+        return list(check_source(self.model, self.tokenizer.source(self.prefix + line)))
 
     def translate(self, sources: Sequence[list[int] | None]) -> list[Translation]:
         """Translate sources, batched by length; None stays empty."""
@@ -126,9 +127,10 @@ class Translator:
     def _candidate(self, found: Completion) -> NBestCandidate:
         scores = {"score": found.score, "logprob": found.logprob}  # of a search; samples have none
         known = {name: value for name, value in scores.items() if value is not None}
-        return NBestCandidate(self._text(found.ids), known)
+        return NBestCandidate(self.text(found.ids), known)
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of the ids of a candidate."""
         return " ".join(self.tokenizer.decode(ids).split())
 
 

@@ -1,11 +1,22 @@
-"""BART (Lewis et al. 2020), and families with the same names: Marian (2018) and Pegasus (Zhang et al. 2020)."""
+"""BART (Lewis et al. 2020), and families with the same names: Marian (2018) and Pegasus (Zhang et al. 2020).
+
+BART's classes are those of an encoder whose decoder reads the same row: both see the text, and the last vector counts.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
-from heddle.checkpoints.hf.family import Family, expect, one
+from heddle.checkpoints.hf.families.encoder_family import (
+    ROW,
+    ROWS,
+    OutputParts,
+    classifier_dropout,
+    label_keys,
+    output_for,
+)
+from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
 from heddle.checkpoints.hf.weight_map import (
     IDENTITY,
     Reordered,
@@ -18,16 +29,28 @@ from heddle.checkpoints.hf.weight_map import (
     map_names,
 )
 from heddle.core import find, replace, swap
-from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
+from heddle.models.networks import (
+    EncoderConfig,
+    EncoderDecoderConfig,
+    ModelConfig,
+    NetworkConfig,
+    RereadingDecoderConfig,
+    TieConfig,
+    TowerConfig,
+)
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, ProjectionsConfig
 from heddle.nn.channels import FeedForwardConfig, IdentityConfig, hidden_width
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
 from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
+from heddle.nn.outputs import DenseLastTokenConfig
 from heddle.nn.positions import LearnedPositionConfig, SinusoidalPositionConfig
 from heddle.nn.stack import BlockConfig, RepeatConfig
 
 MAPS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+CLASSES = "BartForSequenceClassification"
+HEAD = {"pooling.dense": "classification_head.dense", "outputs.sequence_class.classes": "classification_head.out_proj"}
+TABLES = TieConfig(share="decoder.embedding.weight", of="embedding.weight")
 IGNORED = frozenset(
     {
         "init_std", "classifier_dropout", "is_decoder", "encoder_layerdrop", "decoder_layerdrop", "activation_dropout",
@@ -72,9 +95,29 @@ def read_as(name: str, hf: HfConfig) -> EncoderDecoderConfig:
     return replace(made, encoder=tower(made.encoder, "encoder"), decoder=tower(made.decoder, "decoder"))
 
 
-def read_bart(hf: HfConfig) -> EncoderDecoderConfig:
+def read_bart(hf: HfConfig) -> ModelConfig:
     """Convert a config of BART."""
-    return read_as("bart-base", hf)
+    found = hf.data.get("architectures")
+    made = read_as("bart-base", hf)
+    return read_classes(hf, made) if found == [CLASSES] else made
+
+
+def read_classes(hf: HfConfig, made: EncoderDecoderConfig) -> EncoderConfig:
+    """Turn a BART into one for classes, with BART's head."""
+    rate, encoder = hf.number("classifier_dropout", 0.0), made.encoder
+    return EncoderConfig(
+        vocab=made.vocab,
+        width=made.width,
+        context=made.context,
+        plan=encoder.plan,
+        embedding=encoder.embedding,
+        position=encoder.position,
+        norm=encoder.norm,
+        pooling=DenseLastTokenConfig(dropout=rate),
+        outputs=(output_for(ROW, hf, OutputParts(rates={ROW: rate})),),
+        rereading=RereadingDecoderConfig(tower=made.decoder, start=hf.integer("decoder_start_token_id", 2)),
+        ties=(TABLES,),
+    )
 
 
 def read_marian(hf: HfConfig) -> EncoderDecoderConfig:
@@ -101,8 +144,23 @@ def norms_first(tower: TowerConfig) -> TowerConfig:
 
 def write_bart(config: ModelConfig) -> Mapping[str, Any]:
     """Convert a model config to the keys of a Hugging Face config."""
-    config = expect(config, EncoderDecoderConfig)
-    keys = {
+    if expect(config, NetworkConfig).reads_source:
+        return _size_keys(expect(config, EncoderDecoderConfig))
+    return _class_keys(expect(config, EncoderConfig))
+
+
+def _class_keys(config: EncoderConfig) -> Mapping[str, Any]:
+    """Return the keys of a BART for classes."""
+    if config.rereading is None:
+        raise NoCounterpart("it has no decoder that reads the row after the encoder")
+    if len(config.outputs) != 1 or not isinstance(config.outputs[0], ROWS) or config.ties != (TABLES,):
+        raise NoCounterpart("its output is not one of classes, with one table of embeddings")
+    keys = {"architectures": [CLASSES], "decoder_start_token_id": config.rereading.start}
+    return {**_size_keys(config), **keys, "classifier_dropout": classifier_dropout(config), **label_keys(config)}
+
+
+def _size_keys(config: EncoderDecoderConfig | EncoderConfig) -> dict[str, Any]:
+    keys: dict[str, Any] = {
         "is_encoder_decoder": True,
         "vocab_size": config.vocab,
         "d_model": config.width,
@@ -113,7 +171,7 @@ def write_bart(config: ModelConfig) -> Mapping[str, Any]:
         "attention_dropout": one(config, AttentionConfig).dropout,
         "tie_word_embeddings": True,
     }
-    for side, tower in _towers(config):
+    for side, _, tower in _towers(config):
         keys |= {
             f"{side}_layers": one(tower, RepeatConfig).times,
             f"{side}_attention_heads": one(tower, AttentionConfig).heads,
@@ -124,7 +182,7 @@ def write_bart(config: ModelConfig) -> Mapping[str, Any]:
 
 def write_marian(config: ModelConfig) -> Mapping[str, Any]:
     """Convert a model config to the keys of a Hugging Face config."""
-    keys = write_bart(config)
+    keys = _size_keys(expect(config, EncoderDecoderConfig))
     last = keys["vocab_size"] - 1  # the padding token, which also starts the decoder
     more = {"decoder_vocab_size": keys["vocab_size"], "pad_token_id": last, "decoder_start_token_id": last}
     return {**keys, **more, "share_encoder_decoder_embeddings": True}
@@ -146,31 +204,39 @@ def as_stored(config: ModelConfig) -> ModelConfig:
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield the weight maps of a model."""
-    config = expect(config, EncoderDecoderConfig)
-    alternate = any(position.order == "interleaved" for position in find(config, SinusoidalPositionConfig))
-    yield WeightMap(("encoder.embedding.weight",), ("model.shared.weight",), _order(alternate, 1))
-    if one(config, SoftmaxHeadConfig).bias:
+    network = expect(config, NetworkConfig)
+    if not network.reads_source:
+        yield from map_names(HEAD, "weight", "bias")
+    elif one(config, SoftmaxHeadConfig).bias:
         yield WeightMap(("head.bias",), ("final_logits_bias",), Unsqueezed())
     else:
-        yield WeightMap((), ("final_logits_bias",), Zeros((1, config.vocab)))
-    for side, tower in _towers(config):
+        yield WeightMap((), ("final_logits_bias",), Zeros((1, expect(config, EncoderDecoderConfig).vocab)))
+    yield from _tower_maps(network)
+
+
+def _tower_maps(config: NetworkConfig) -> Iterator[WeightMap]:
+    """Yield the weight maps of both sides."""
+    alternate = any(position.order == "interleaved" for position in find(config, SinusoidalPositionConfig))
+    (_, first, _), _ = _towers(config)
+    yield WeightMap((f"{first}embedding.weight",), ("model.shared.weight",), _order(alternate, 1))
+    for side, prefix, tower in _towers(config):
         hf_path = f"model.{side}"
-        names = {f"{side}.stack.0.norm": f"{hf_path}.layernorm_embedding"}
+        names = {f"{prefix}stack.0.norm": f"{hf_path}.layernorm_embedding"}
         if find(tower.position, LearnedPositionConfig):
-            yield from map_names({f"{side}.position.weight": f"{hf_path}.embed_positions.weight"})
+            yield from map_names({f"{prefix}position.weight": f"{hf_path}.embed_positions.weight"})
             yield from map_names(names, "weight", "bias")
         else:
             yield WeightMap((), (f"{hf_path}.embed_positions.weight",), SinusoidalTable(config.context, config.width))
         before = not find(tower, IdentityConfig)
         inner = _names(crossed=side == "decoder", before=before)
-        every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{hf_path}.layers", inner)
+        every = each_layer(one(tower, RepeatConfig).times, f"{prefix}stack.1", f"{hf_path}.layers", inner)
         if before:
-            every |= {f"{side}.norm": f"{hf_path}.layer_norm"}
+            every |= {f"{prefix}norm": f"{hf_path}.layer_norm"}
         for name, hf_name in every.items():
             yield from _module(config, name, hf_name, alternate)
 
 
-def _module(config: EncoderDecoderConfig, name: str, hf_name: str, alternate: bool) -> Iterator[WeightMap]:
+def _module(config: NetworkConfig, name: str, hf_name: str, alternate: bool) -> Iterator[WeightMap]:
     """Yield the weight and the bias of a module; `alternate`: the features of the stream are reordered."""
     last, projections = name.rpartition(".")[2], one(config, ProjectionsConfig)
     reads = last in ("query", "key", "value", "up")  # from the stream; all others write to it, or norm it
@@ -199,12 +265,25 @@ def _names(crossed: bool, before: bool) -> dict[str, str]:
     return names | {f"{a}.norm": b for a, b in zip(path, norms, strict=True)}
 
 
-def _towers(config: EncoderDecoderConfig) -> tuple[tuple[str, TowerConfig], tuple[str, TowerConfig]]:
-    return ("encoder", config.encoder), ("decoder", config.decoder)
+Side = tuple[str, str, TowerConfig]  # their name of it, the prefix of our names, and its tower
 
 
-_BART, _PEGASUS = ("BartForConditionalGeneration",), ("PegasusForConditionalGeneration",)
-BART = Family("bart", _BART, read_bart, write_bart, weight_maps, IGNORED, config_type=EncoderDecoderConfig)
+def _towers(config: NetworkConfig) -> tuple[Side, Side]:
+    """Return both sides."""
+    if config.reads_source:
+        pair = expect(config, EncoderDecoderConfig)
+        return ("encoder", "encoder.", pair.encoder), ("decoder", "decoder.", pair.decoder)
+    encoder = expect(config, EncoderConfig)
+    if encoder.rereading is None:
+        raise NoCounterpart("it has no decoder that reads the row after the encoder")
+    tower = TowerConfig(plan=encoder.plan, embedding=encoder.embedding, position=encoder.position, norm=encoder.norm)
+    return ("encoder", "", tower), ("decoder", "decoder.", encoder.rereading.tower)
+
+
+_BART, _PEGASUS = ("BartForConditionalGeneration", CLASSES), ("PegasusForConditionalGeneration",)
+BART = Family(
+    "bart", _BART, read_bart, write_bart, weight_maps, IGNORED, config_type=(EncoderDecoderConfig, EncoderConfig)
+)
 MARIAN = Family(
     "marian",
     ("MarianMTModel",),

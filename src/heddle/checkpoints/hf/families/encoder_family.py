@@ -102,7 +102,7 @@ class EncoderFamily:
         hf.require("pruned_heads", {})
         hf.require("is_encoder_decoder", False)
         chosen = self.classes[self.class_in(hf)]
-        outputs = tuple(_output(kind, hf, extras) for kind in chosen.outputs)
+        outputs = tuple(output_for(kind, hf, extras) for kind in chosen.outputs)
         pooled = any(kind.reads == "pooled" for kind in chosen.outputs)
         plain = FirstTokenConfig() if pooled else None
         pooling = extras.pooling if "pooling.dense" in chosen.modules else plain
@@ -114,7 +114,7 @@ class EncoderFamily:
         """Return the config keys that depend on the class: architecture, tying, labels."""
         name = self.class_for(config)
         tied = bool(config.ties) or MASKED not in self.classes[name].outputs
-        return {"architectures": [name], "tie_word_embeddings": tied, **_label_keys(config)}
+        return {"architectures": [name], "tie_word_embeddings": tied, **label_keys(config)}
 
     def prefix_for(self, config: EncoderConfig) -> str:
         """Return the prefix of the names of the encoder's weights."""
@@ -186,7 +186,7 @@ def stack_of(config: EncoderConfig) -> str:
 # --- outputs and labels -----------------------------------------------------------------------------------------------
 
 
-def _output(kind: type[OutputConfig], hf: HfConfig, extras: OutputParts) -> OutputConfig:
+def output_for(kind: type[OutputConfig], hf: HfConfig, extras: OutputParts) -> OutputConfig:
     rate = (extras.rates or {}).get(kind, 0.0)
     if kind is MASKED:
         if extras.head is None:
@@ -219,7 +219,7 @@ def _labels(hf: HfConfig) -> tuple[int, tuple[str, ...]]:
     return len(found), () if names == _numbered(len(found)) else names
 
 
-def _label_keys(config: EncoderConfig) -> dict[str, Any]:
+def label_keys(config: EncoderConfig) -> dict[str, Any]:
     for output in config.outputs:
         if isinstance(output, RegressionOutputConfig):
             if (output.offset, output.scale) != (0.0, 1.0):

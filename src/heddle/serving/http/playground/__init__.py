@@ -3,4 +3,3 @@
 from heddle.serving.http.playground.abilities import abilities
 from heddle.serving.http.playground.explain import divergence, explain, logits
 from heddle.serving.http.playground.page import PAGE_PATHS, page, page_file
-from heddle.serving.http.playground.tasks import task

@@ -1,6 +1,5 @@
 """Abilities: what each served model can show and do, found by asking it, so that the page offers nothing else."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +10,19 @@ from heddle.core import HeddleError
 from heddle.explain import ExplainOptions
 from heddle.explain import explain as look
 from heddle.serving.http.context import Exchange
-from heddle.serving.http.playground.tasks import tasks_of
 from heddle.serving.http.responses import json_response
 from heddle.serving.http.served_model import ServedModel
+from heddle.serving.http.tasks import task_names
+
+FORMS = ("classify", "tag", "answer", "fill", "translate", "summarize")  # that the page has, without examples
+
+
+def tasks_of(model: ServedModel) -> tuple[str, ...]:
+    """Return the tasks that the page offers as forms; few-shot prompts of a language model are none of them."""
+    if model.engine is not None and not model.source.model.reads_source:
+        return ()
+    own = {"translate", "summarize"} if model.source.model.reads_source else set(FORMS)
+    return tuple(name for name in FORMS if name in own & set(task_names(model)))
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ async def abilities_of(request: Request, model: ServedModel) -> Abilities:
     known: dict[str, Abilities] = request.app.state.abilities
     name = model.source.name
     if name not in known:
-        known[name] = await asyncio.wrap_future(model.run(lambda: Abilities.of(model)))
+        known[name] = await model.compute(lambda: Abilities.of(model))
     return known[name]
 
 
