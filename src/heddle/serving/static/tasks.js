@@ -18,7 +18,7 @@ const SHOW = {
   fill: (found) => table(["mask", "token", "probability"], found.masks.flatMap((gap, i) => gap.map((one) => [String(i + 1), one.token, percent(one.probability)]))),
   summarize: (found) => make("p", { textContent: found.text, dir: "auto" }),
   translate: (found) => make("p", { textContent: found.text, dir: "auto" }),
-  tag: (found) => table(["word", "tag", "probability"], found.words.map((one) => [one.word, one.tag, percent(one.probability)])),
+  tag: (found) => table(["word", "tag", "probability"], found.words.map((one) => [one.text, one.tag, percent(one.probability)])),
 };
 function pick() {
   $("task-more").hidden = $("task").value !== "answer";
