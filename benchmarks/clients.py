@@ -56,7 +56,7 @@ def save_models(folder: Path) -> dict[str, Path]:
         model = PRESETS[preset].config(**options, vocab=tokenizer.vocab).build(1)
         with torch.no_grad():
             for weight in model.parameters():
-                weight += 0.2 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+                weight.add_(0.2 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
         found[name] = LM(model, tokenizer, Origin(template=TEMPLATE)).save(folder / name)
     return found | {path.name: path for path in small_models(folder, CONTEXT)}
 

@@ -336,7 +336,7 @@ def test_two_models_stand_side_by_side(tab: Tab, server: Running, lms: dict[str,
 def test_what_a_kind_lacks_is_not_offered(tab: Tab) -> None:
     tab.use("pair", "abc")
     assert [tab.page.locator(f"#{one}").is_visible() for one in ("gates", "attention", "beams")] == [True] * 3
-    assert [tab.page.locator(f"#{one}").is_visible() for one in ("beside", "modes")] == [False] * 2
+    assert [tab.page.locator(f"#{one}").is_visible() for one in ("beside", "modes", "tasks")] == [False] * 3
     tab.write(5)
     assert tab.page.locator("#rows .chips").count() == 2 and 2 <= tab.chips.count() <= 6
     tab.expect(1)

@@ -111,9 +111,9 @@ GROUPS = {
     },
     "serving": {
         "": set(),
-        "http": {"", "http.tasks", "http.playground"},
-        "http.tasks": {"", "http"},
+        "http": {"", "http.playground", "http.tasks"},
         "http.playground": {"", "http", "http.tasks"},
+        "http.tasks": {"", "http"},
     },
     "core": {"": set(), "describe": {""}, "metrics": set(), "system": {""}},
 }

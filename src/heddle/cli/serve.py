@@ -57,9 +57,9 @@ def serve(  # noqa: PLR0913 - the options are the contract
     """Serve models by OpenAI's HTTP protocol, and a playground in the browser.
 
     Routes: / (the playground), /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, /tokenize,
-    /detokenize, /tokenizer_info, /health, /ready, /metrics, and under /v1/heddle: explain, logits, divergence, models,
-    and tasks: score, classify, tag, answer, fill, embed, rescore, translate, summarize. SIGTERM and Ctrl-C let accepted
-    requests finish.
+    /detokenize, /tokenizer_info, /health, /ready, /metrics; under /v1/heddle the tasks: score, classify, tag, answer,
+    fill, embed, rescore, translate, summarize, and what the playground shows: explain, logits, divergence, models.
+    SIGTERM and Ctrl-C let accepted requests finish.
     """
     from heddle.core import ConfigError, MissingExtra
     from heddle.serving import Address, EngineConfig

@@ -173,13 +173,13 @@ class PairReading(Reading):
     def head_logits(self, hidden: Tensor) -> Tensor:
         return self.pair.head.logits(hidden)
 
-    def place_logits(self, place: int) -> Tensor:
-        return self.forward()[0, place]
-
     def stream_logits(self, stream: Tensor) -> Tensor:
         if self.memory is None:
             raise UsageError("lens: want a source that was read, got none")
         return self.head_logits(self.pair.head.point(self.main.tower.norm(stream), self.memory))
+
+    def place_logits(self, place: int) -> Tensor:
+        return self.forward()[0, place]  # a head that copies from the source needs the whole pass
 
     def target(self, text: str | None) -> tuple[int, ...]:
         return self._predicted_tokens(text)

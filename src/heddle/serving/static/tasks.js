@@ -1,9 +1,9 @@
-/* Tasks as forms: what a model was trained for, and nothing else. */
+/* Tasks of encoders as forms: what a model was trained for, and nothing else. */
 import { post } from "/static/api.js";
 import { $, fault, make, num } from "/static/dom.js";
 import { state } from "/static/state.js";
 
-const TITLES = { answer: "Answer a question", classify: "Classify", fill: "Fill in the masks", summarize: "Summarize", tag: "Tag words", translate: "Translate" };
+const TITLES = { answer: "Answer a question", classify: "Classify", fill: "Fill in the masks", tag: "Tag words" };
 const percent = (p) => (p === null || p === undefined ? "" : `${(100 * p).toFixed(2)} %`);
 
 function table(columns, rows) {
@@ -14,10 +14,8 @@ const SHOW = {
   answer: (found) => table(["answer", "probability"], [[found.text || "no answer", percent(found.probability)]]),
   classify: (found) => (found.score !== null && found.score !== undefined
     ? table(["score"], [[num(found.score)]])
-    : table(["class", "probability"], Object.entries(found.probabilities || {}).sort((a, b) => b[1] - a[1]).map(([name, p]) => [name, percent(p)]))),
+    : table(["class", "probability"], Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]).map(([name, p]) => [name, percent(p)]))),
   fill: (found) => table(["mask", "token", "probability"], found.masks.flatMap((gap, i) => gap.map((one) => [String(i + 1), one.token, percent(one.probability)]))),
-  summarize: (found) => make("p", { textContent: found.text, dir: "auto" }),
-  translate: (found) => make("p", { textContent: found.text, dir: "auto" }),
   tag: (found) => table(["word", "tag", "probability"], found.words.map((one) => [one.text, one.tag, percent(one.probability)])),
 };
 function pick() {
@@ -36,8 +34,9 @@ $("task-go").onclick = async () => {
   const name = $("task").value;
   fault(null);
   try {
-    const text = $("task-text").value, asked = name === "answer" ? { questions: text, contexts: $("task-context").value } : { texts: text };
-    const { data: [found] } = await post(`/v1/heddle/${name}`, { model: state.able.id, ...asked });
+    const texts = [$("task-text").value];
+    const given = name === "answer" ? { questions: texts, contexts: [$("task-context").value] } : { texts };
+    const [found] = (await post(`/v1/heddle/${name}`, { model: state.able.id, ...given })).data;
     $("task-result").replaceChildren(SHOW[name](found));
   } catch (error) { fault(error); }
 };

@@ -1,5 +1,6 @@
 """Abilities: what each served model can show and do, found by asking it, so that the page offers nothing else."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +13,9 @@ from heddle.explain import explain as look
 from heddle.serving.http.context import Exchange
 from heddle.serving.http.responses import json_response
 from heddle.serving.http.served_model import ServedModel
-from heddle.serving.http.tasks import task_names
+from heddle.serving.http.tasks import trained_tasks
 
-FORMS = ("classify", "tag", "answer", "fill", "translate", "summarize")  # that the page has, without examples
-
-
-def tasks_of(model: ServedModel) -> tuple[str, ...]:
-    """Return the tasks that the page offers as forms; few-shot prompts of a language model are none of them."""
-    if model.engine is not None and not model.source.model.reads_source:
-        return ()
-    own = {"translate", "summarize"} if model.source.model.reads_source else set(FORMS)
-    return tuple(name for name in FORMS if name in own & set(task_names(model)))
+FORMS = ("answer", "classify", "fill", "tag")  # tasks that the page has a form for
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Abilities:
         gates = sum(len(rows[0]) for cell in plain.get("gates", ()) for rows in cell["values"].values())
         shows = (*found.sections, *(() if model.engine is None else ("beams",)))
         chats = source.template is not None and model.engine is not None and not source.model.reads_source
-        return cls(found.kind, shows, tasks_of(model), heads, gates, chats)
+        return cls(found.kind, shows, _forms(model), heads, gates, chats)
 
     def plain(self, model: ServedModel) -> dict[str, Any]:
         """Return it as plain data."""
@@ -57,12 +50,17 @@ class Abilities:
         return found | {"generates": engine is not None, "chat": self.chats, "start": start, "context": context}
 
 
+def _forms(model: ServedModel) -> tuple[str, ...]:
+    """Return the tasks that a model was trained for and that the page has a form for."""
+    return tuple(name for name in trained_tasks(model) if name in FORMS)
+
+
 async def abilities_of(request: Request, model: ServedModel) -> Abilities:
     """Return what a model can show; it is asked once."""
     known: dict[str, Abilities] = request.app.state.abilities
     name = model.source.name
     if name not in known:
-        known[name] = await model.compute(lambda: Abilities.of(model))
+        known[name] = await asyncio.wrap_future(model.run(lambda: Abilities.of(model)))
     return known[name]
 
 
@@ -73,6 +71,6 @@ async def abilities(request: Request) -> Response:
         try:
             found = await abilities_of(request, model)
         except HeddleError:
-            found = Abilities(model.source.model.config.noun, (), tasks_of(model), 0, 0, False)
+            found = Abilities(model.source.model.config.noun, (), _forms(model), 0, 0, False)
         data.append(found.plain(model))
     return json_response({"object": "list", "data": data})

@@ -4,10 +4,10 @@ It runs where the model computes, between two steps of decoding, so that no hook
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,12 +21,18 @@ from heddle.serving.http.playground.abilities import Abilities, abilities_of
 from heddle.serving.http.responses import json_response
 from heddle.serving.http.served_model import ServedModel, check_ids
 
+T = TypeVar("T")
 SERVED = ("probabilities", "attention", "gates", "lens", "residual", "experts", "beams")
 LONGEST = 1 << 14  # characters of a text
 MOST_TOKENS = 2048
 MOST_PASSES = 256  # tokens where each costs a pass, or a distribution for each layer
 MOST_NUMBERS = 1 << 21  # attention weights or gates of an answer, about 24 MB
 MOST_LOGITS = 1 << 25  # of two models side by side
+
+
+async def computed(model: ServedModel, function: Callable[[], T]) -> T:
+    """Call a function where the model computes, and wait for it beside the event loop."""
+    return await asyncio.wrap_future(model.run(function))
 
 
 async def explain(request: Request) -> Response:
@@ -44,7 +50,7 @@ async def explain(request: Request) -> Response:
     length = len(ids) + max(options.max_tokens, len(full.output or ()))
     _check_work(await abilities_of(request, model), full, length if model.source.model.reads_source else len(ids))
     source = model.source
-    found = await model.compute(lambda: look(source.model, source.tokenizer, body.text, full, source.name))
+    found = await computed(model, lambda: look(source.model, source.tokenizer, body.text, full, source.name))
     text = await asyncio.to_thread(found.to_json)
     return Response(text.encode("utf-8", "replace"), media_type="application/json")
 
@@ -73,7 +79,7 @@ def _with_output(model: ServedModel, options: ExplainOptions, body: LookBody) ->
     ids = check_ids(model, body.output, "output")
     if len(ids) > MOST_TOKENS:
         raise ApiError(400, f"output: want at most {MOST_TOKENS} tokens, got {len(ids)}", param="output")
-    return ExplainOptions(**asdict(options) | {"output": ids})
+    return ExplainOptions(**asdict(options) | {"output": tuple(ids)})
 
 
 def _check_work(able: Abilities, options: ExplainOptions, length: int) -> None:
@@ -97,7 +103,7 @@ async def logits(request: Request) -> Response:
     await asyncio.to_thread(_ids, model, body.text)
     options = ExplainOptions(top=20 if body.top is None else body.top, max_tokens=body.max_tokens or 40)
     full, source = _with_output(model, options, body), model.source
-    found = await model.compute(lambda: place_logits(source.model, source.tokenizer, body.text, body.place, full))
+    found = await computed(model, lambda: place_logits(source.model, source.tokenizer, body.text, body.place, full))
     return json_response(await asyncio.to_thread(found.plain) | {"model": source.name})
 
 
@@ -111,7 +117,7 @@ async def divergence(request: Request) -> Response:
         if len(ids) * (model.source.model.vocab or 1) > MOST_LOGITS:
             most = MOST_LOGITS // (model.source.model.vocab or 1)
             raise ApiError(400, f"text: want at most {most} tokens, got {len(ids)}", param="text")
-        read.append(await model.compute(partial(_next, model, body.text)))
+        read.append(await computed(model, partial(_next, model, body.text)))
     first, second = read
     kl = await asyncio.to_thread(kl_divergences, first, second)
     side = first.reading.main

@@ -2,4 +2,4 @@
 
 from heddle.serving.http.tasks.generation import answer, summarize, translate
 from heddle.serving.http.tasks.labelling import classify, embed, fill, rescore, tag
-from heddle.serving.http.tasks.results import task_names
+from heddle.serving.http.tasks.results import task_names, trained_tasks

@@ -33,12 +33,17 @@ def task_names(model: ServedModel) -> tuple[str, ...]:
 def _task_names(model: ServedModel) -> Iterator[str]:
     if model.engine is not None:
         yield from ("classify", "answer")  # few-shot
+    yield from trained_tasks(model)
+    known = {"score": model.source.score, "rescore": model.source.score, "embed": model.source.embed}
+    yield from (name for name, has in known.items() if has is not None)
+
+
+def trained_tasks(model: ServedModel) -> Iterator[str]:
+    """Yield the tasks that a model was trained for."""
     for name, make in TASKS.items():
         with contextlib.suppress(HeddleError):
             make(model.source.model, model.tokenizer)
             yield name
-    known = {"score": model.source.score, "rescore": model.source.score, "embed": model.source.embed}
-    yield from (name for name, has in known.items() if has is not None)
 
 
 def made(make: Callable[[], T]) -> T:
