@@ -179,8 +179,7 @@ class PairReading(Reading):
         return self.head_logits(self.pair.head.point(self.main.tower.norm(stream), self.memory))
 
     def place_logits(self, place: int) -> Tensor:
-        memory = self.pair.encode(self.ids(self.sides[0]))
-        return self.head_logits(self.pair(self.ids(self.main), Context(memory=memory))[:, place])[0]
+        return self.forward()[0, place]  # a head that copies from the source needs the whole pass
 
     def target(self, text: str | None) -> tuple[int, ...]:
         return self._predicted_tokens(text)

@@ -16,7 +16,7 @@ const SHOW = {
     ? table(["score"], [[num(found.score)]])
     : table(["class", "probability"], Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]).map(([name, p]) => [name, percent(p)]))),
   fill: (found) => table(["mask", "token", "probability"], found.masks.flatMap((gap, i) => gap.map((one) => [String(i + 1), one.token, percent(one.probability)]))),
-  tag: (found) => table(["word", "tag", "probability"], found.words.map((one) => [one.word, one.tag, percent(one.probability)])),
+  tag: (found) => table(["word", "tag", "probability"], found.words.map((one) => [one.text, one.tag, percent(one.probability)])),
 };
 function pick() {
   $("task-more").hidden = $("task").value !== "answer";
