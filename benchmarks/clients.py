@@ -56,7 +56,7 @@ def save_models(folder: Path) -> dict[str, Path]:
         model = PRESETS[preset].config(**options, vocab=tokenizer.vocab).build(1)
         with torch.no_grad():
             for weight in model.parameters():
-                weight += 0.2 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+                weight.add_(0.2 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
         found[name] = LM(model, tokenizer, Origin(template=TEMPLATE)).save(folder / name)
     return found | {path.name: path for path in small_models(folder, CONTEXT)}
 
@@ -99,7 +99,7 @@ def run(client: str, environments: Path, settings: dict[str, str]) -> list[dict[
     if not own.is_dir():
         raise UsageError(f"environments: want a folder {client} in {environments}, as `make clients` makes it")
     path = os.pathsep.join(str(HERE.parent / name) for name in ("src", "benchmarks")) if client == "lm-eval" else ""
-    given = os.environ | settings | {"PYTHONPATH": path}
+    given = dict(os.environ) | settings | {"PYTHONPATH": path}
     done = subprocess.run(program, cwd=own, env=given, capture_output=True, text=True, check=False, timeout=300)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"client"')]
     if done.returncode or not lines:
