@@ -99,7 +99,7 @@ def run(client: str, environments: Path, settings: dict[str, str]) -> list[dict[
     if not own.is_dir():
         raise UsageError(f"environments: want a folder {client} in {environments}, as `make clients` makes it")
     path = os.pathsep.join(str(HERE.parent / name) for name in ("src", "benchmarks")) if client == "lm-eval" else ""
-    given = os.environ | settings | {"PYTHONPATH": path}
+    given = dict(os.environ) | settings | {"PYTHONPATH": path}
     done = subprocess.run(program, cwd=own, env=given, capture_output=True, text=True, check=False, timeout=300)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"client"')]
     if done.returncode or not lines:
