@@ -281,6 +281,7 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self.path, self.known = path, dict[tuple[Any, ...], Line]()
+        self.failed = set[tuple[Any, ...]]()  # in this call
         for line in read_lines(path):
             self._keep(line)
 
@@ -301,12 +302,16 @@ class Results:
 
 
 def next_jobs(results: Results, given: argparse.Namespace, out: Path) -> Iterator[Job]:
-    """Yield what can be done now: each rate with the first seed; once all are known, the tests at the best one."""
+    """Yield what can be done now: each rate with the first seed; once all are known, the tests at the best one.
+
+    A rate whose run has failed is left out, so that it does not keep the others of its task from their tests.
+    """
     for task in given.tasks:
         summary = TASKS[task].recipe == "summarize"
         rates = given.rates or (DECODER_RATES if summary else ENCODER_RATES)
         init = given.init or str(out / "runs" / ("seq2seq" if summary else "encoder"))
         make = [Job(out, given.label, task, rate, given.seeds[0], init, given.overrides) for rate in rates]
+        make = [job for job in make if job.key not in results.failed] or make
         tried = [job for job in make if results.missing(job)]
         if tried:
             yield from tried
@@ -334,6 +339,7 @@ def finetune(out: Path, given: argparse.Namespace) -> None:
                 job, line = running.pop(done), done.result()
                 if line is None or "failed" in line:
                     failed.add(job.key)
+                    results.failed |= set() if line is None or job.tested else {job.key}
                     print(f"{job.name}: " + ("cut off, to be resumed" if line is None else line["error"]), flush=True)
                 else:
                     results.add(line)

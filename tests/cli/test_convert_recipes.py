@@ -124,7 +124,9 @@ def same_tokens(tokenizer: Tokenizer) -> None:
 
 
 @torch.no_grad()
-def test_sentence_embeddings_leave_for_sentence_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentence_embeddings_leave_for_sentence_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     tokenizer = made("embed", tmp_path / "runs" / "one")
     assert main(["convert", "runs/one", "out"]) == 0
@@ -151,6 +153,10 @@ def test_sentence_embeddings_leave_for_sentence_transformers(tmp_path: Path, mon
         torch.testing.assert_close(found, torch.nn.functional.normalize(torch.stack(want), dim=-1), atol=2e-6, rtol=0)
     assert main(["convert", "out", "again", "--to", "hf"]) == 0
     assert Path("again/modules.json").read_text() == Path("out/modules.json").read_text()
+    assert "modules.json" not in caplog.text
+    Path("again/modules.json").write_text(json.dumps([*modules, {"path": "3_Dense", "type": "models.Dense"}]))
+    heddle.load("again")
+    assert "again/modules.json: not followed" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ def test_longest_prefix_of_whole_chunks_is_found() -> None:
     assert [one.stop for one in trie.find([1, 2, 3, 4, 9, 9, 9, 9, 1])] == [4, 8]
     assert [one.stop for one in trie.find([1, 2, 3, 4, 5, 6, 7])] == [4]
     assert trie.find([1, 2, 3]) == trie.find([2, 2, 3, 4]) == []
-    assert trie.hit_tokens == 12
 
 
 def test_leaves_used_longest_ago_are_dropped_first() -> None:

@@ -205,8 +205,8 @@ class _Queue:
         state = {"reported": 0.0, "done": total - len(left)}
 
         def on_result(result: Result) -> None:
-            keep_log(self.folder, jobs[result.key])
             self.ledger.add(result)
+            keep_log(self.folder, jobs[result.key])
             state["done"] += 1
             self._report(result, f"[{state['done']:.0f}/{total}]")
 

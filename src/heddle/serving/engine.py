@@ -17,11 +17,10 @@ import torch
 
 from heddle.core import EnvironmentFault, HeddleError, UsageError
 from heddle.core.system import BatchInvariance, batch_invariant
-from heddle.decoding.generation import max_new_tokens
 from heddle.decoding.runtime import device_of, eval_mode, longest_row
 from heddle.models.networks import AutoregressiveModel
 from heddle.serving.engine_config import EngineConfig
-from heddle.serving.fair_queue import FairQueue
+from heddle.serving.fair_queue import FairQueue, QueueFull
 from heddle.serving.handle import Cancelled, EngineRequest, Handle, Listener, Overdue
 from heddle.serving.invariance import LEAST_ROWS, make_invariant
 from heddle.serving.job import Counters, Job, SlotLimits, make_job
@@ -99,14 +98,10 @@ class Engine:
         with self._wake:
             self._check_open()
             if len(self._tasks) >= self.config.waiting:
-                self._queue.check("", self.config.waiting + 1)  # raises
+                raise QueueFull(f"queue: want at most {self.config.waiting} calls waiting, got {len(self._tasks) + 1}")
             self._tasks.append((function, future))
             self._wake.notify()
         return future
-
-    def most_new_tokens(self, request: EngineRequest) -> int:
-        """Return how many new tokens a request can have in a slot."""
-        return min(max_new_tokens(self.model, request.request, request.config), self.capacity)
 
     def is_alive(self, within: float = 30.0) -> bool:
         """Tell whether the engine has taken a turn in the last seconds."""

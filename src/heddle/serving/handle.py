@@ -39,10 +39,9 @@ class EngineRequest:
 
 @dataclass
 class Timing:
-    """When a request came, began to be read, and gave its first token, by the monotonic clock."""
+    """When a request came and gave its first token, by the monotonic clock."""
 
     submitted: float = field(default_factory=time.monotonic)
-    started: float | None = None
     first: float | None = None
 
 

@@ -41,7 +41,6 @@ class Job:
     handle: Handle = field(init=False)
     reader: PromptReader | None = None
     steps: Iterator[list[StepOutput]] | None = None
-    open_rows: int = 0  # samples of a search that have not ended
 
     def report(self, event: Event) -> bool:
         """Report to the client; False: the client fails, and is no longer there."""
@@ -62,7 +61,6 @@ class Job:
     def search(self, model: AutoregressiveModel) -> Iterator[list[StepOutput]]:
         """Return the steps of a generation that runs by itself."""
         request = self.request
-        self.open_rows = request.config.samples
         if request.draft is not None:
             steps = speculate(model, [request.request], request.config, request.draft, request.should_stop)
             return ([step] for step in steps)

@@ -36,7 +36,6 @@ class PrefixTrie:
             raise ConfigError("prefix_bytes", want="0 or more", got=budget)
         self.budget, self.chunk = budget, chunk
         self.used_bytes = 0
-        self.hit_tokens = 0  # so far
         self._root = _Node(None)
         self._clock = 0
         self._count = 0
@@ -54,7 +53,6 @@ class PrefixTrie:
                 break
             following.used, node = self._clock, following
             found.append(following.piece)
-        self.hit_tokens += found[-1].stop if found else 0
         return found
 
     def store(self, ids: Sequence[int], piece: StatePiece) -> None:

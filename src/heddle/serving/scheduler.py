@@ -50,7 +50,6 @@ class Scheduler:
 
     def admit(self, job: Job) -> None:
         """Begin with a request."""
-        job.handle.timing.started = time.monotonic()
         if job.row is None:
             self.searching.append(job)
         else:

@@ -4,6 +4,7 @@ The encoder is a Hugging Face folder like any other; `modules.json` lists what c
 `1_Pooling` says how a row becomes one vector.
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from heddle.models.networks import Model, ModelConfig
 from heddle.models.surgery import rebuild
 from heddle.nn.outputs import EmbeddingOutputConfig, FirstTokenConfig, MeanConfig, OutputConfig, PoolingConfig
 
+log = logging.getLogger("heddle")
 MODULES, POOLING, NORMALIZE = "modules.json", "1_Pooling", "2_Normalize"
 LIMITS = "sentence_bert_config.json"
 MODES: dict[str, PoolingConfig] = {
@@ -104,7 +106,9 @@ def with_modules(config: ModelConfig, path: Path) -> ModelConfig:
 
 
 def add_modules(model: Model, path: Path) -> Model:
-    """Return an encoder with what its folder says comes after it."""
+    """Return an encoder with what its folder says comes after it; say where that cannot be followed."""
+    if (path / MODULES).is_file() and read_modules(path) is None:
+        log.warning("%s: not followed: embeddings are the mean over tokens, not this model's own", path / MODULES)
     config = model.config.expand()
     whole = with_modules(config, path)
     return model if whole is config else rebuild(model, whole.expand())[0]

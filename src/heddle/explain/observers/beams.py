@@ -58,7 +58,8 @@ def beam_tree(reading: Reading, options: ExplainOptions) -> BeamTree:
         start = 1 if reading.tokenizer is None else len(reading.tokenizer.for_target.special_tokens.decoder_start)
         prompt, sources = prompt[:start], [list(reading.sides[0].ids)]
     if reading.tokenizer is not None:
-        special = reading.tokenizer.special_tokens
+        tokenizer = reading.tokenizer.for_target if sources else reading.tokenizer
+        special = tokenizer.special_tokens
         config = config.with_special_tokens(special.begin, special.ends, special.never)
     nodes = search_tree(GenerationJob(model, make_requests([prompt], sources), config), search)
     return BeamTree(options.beams, nodes, tuple(reading.token(node.id) for node in nodes))
