@@ -70,8 +70,8 @@ def test_a_noisy_variant_keeps_its_own_deviation_and_does_not_blunt_the_others()
     losses = suite([0.0] * 10 + [0.01], 1)
     losses["noisy"] = {seed: loss * math.exp(0.3 * (-1) ** seed) for seed, loss in losses["base"].items()}
     found = {one.variant: one for one in compare_to_base(losses, "base")[0]}
-    assert found["noisy"].wild and found["noisy"].verdict is Verdict.UNDECIDED
-    assert found["v10"].verdict is Verdict.WORSE and not found["v10"].wild
+    assert found["noisy"].own_variance and found["noisy"].verdict is Verdict.UNDECIDED
+    assert found["v10"].verdict is Verdict.WORSE and not found["v10"].own_variance
 
 
 def test_failed_runs_are_rows_and_never_dropped() -> None:

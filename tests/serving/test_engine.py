@@ -18,7 +18,7 @@ from heddle.decoding.speculative import LookupDraft
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.quantization import quantize_model
 from heddle.nn.state import Int8KVCacheConfig
-from heddle.serving import Cancelled, Engine, EngineConfig, EngineRequest, FairQueue, Overdue, QueueFull
+from heddle.serving import Cancelled, DeadlineExceeded, Engine, EngineConfig, EngineRequest, FairQueue, QueueFull
 
 MORE = [pytest.param(name, marks=pytest.mark.full) for name in ("llama", "gru_lm", "mogrifier_lm", "t5-small")]
 KINDS = ["gpt2", "mistral-7b", "mixtral-8x7b", "lstm_lm", "seq2seq_attention", "transformer_base", *MORE]
@@ -144,7 +144,7 @@ def test_request_that_waits_too_long_is_told(engine: Engine) -> None:
     late = engine.submit(replace_wait(request(engine.model, 5, max_tokens=2), 0.05))
     time.sleep(0.1)
     hold.set()
-    with pytest.raises(Overdue, match=r"waited longer than 0\.05 s"):
+    with pytest.raises(DeadlineExceeded, match=r"waited longer than 0\.05 s"):
         late.result()
 
 

@@ -21,7 +21,7 @@ from heddle.decoding.runtime import device_of, eval_mode, longest_row
 from heddle.models.networks import AutoregressiveModel
 from heddle.serving.engine_config import EngineConfig
 from heddle.serving.fair_queue import FairQueue, QueueFull
-from heddle.serving.handle import Cancelled, EngineRequest, Handle, Listener, Overdue
+from heddle.serving.handle import Cancelled, DeadlineExceeded, EngineRequest, Handle, Listener
 from heddle.serving.invariance import LEAST_ROWS, make_invariant
 from heddle.serving.job import Counters, Job, SlotLimits, make_job
 from heddle.serving.scheduler import Scheduler
@@ -214,7 +214,7 @@ class Engine:
                 job.fail(Cancelled("request: cancelled"))
             elif wait is not None and now - job.handle.timing.submitted > wait:
                 self._queue.remove(job)
-                job.fail(Overdue(f"request: waited longer than {wait:g} s"))
+                job.fail(DeadlineExceeded(f"request: waited longer than {wait:g} s"))
 
     def _fail_all(self, error: HeddleError) -> None:
         if self._scheduler is not None:

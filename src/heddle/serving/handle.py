@@ -19,7 +19,7 @@ class Cancelled(HeddleError):
     """The request was cancelled, or the engine was closed."""
 
 
-class Overdue(HeddleError):
+class DeadlineExceeded(HeddleError):
     """The request waited longer than its deadline."""
 
 

@@ -21,7 +21,7 @@ from heddle.core import MissingExtra, UsageError
 
 ALPHA = 0.05  # of false alarms over the whole family of variants
 MARGIN = 0.005  # effects within it count as none: the equivalence margin, as a share of the loss
-WILD = 0.01  # level at which a variant counts as noisier than the rest, after Holm's correction
+NOISIER = 0.01  # level at which a variant counts as noisier than the rest, after Holm's correction
 Floats = NDArray[np.float64]
 
 
@@ -64,7 +64,7 @@ class Comparison:
     p: float
     p_holm: float  # corrected for the number of variants
     p_equivalence: float  # of an effect outside the margin
-    wild: bool  # one_arm by its own deviation
+    own_variance: bool  # judged by its own deviation, not by the pooled one
     failures: int = 0
 
 
@@ -81,9 +81,11 @@ def compare_to_base(
     if any(not math.isfinite(value) for value in logs[base].values()):
         raise UsageError(f"a run of the base {base!r} failed, so nothing can be compared with it")
     whole = {name: runs for name, runs in logs.items() if _complete(runs, logs[base])}
-    wild = _wild_variants(whole, base)
-    noise = pooled_noise({name: runs for name, runs in whole.items() if name not in wild})
-    raw = [_compare(name, runs, logs[base], noise, name in wild, margin) for name, runs in logs.items() if name != base]
+    noisier = _noisier_variants(whole, base)
+    noise = pooled_noise({name: runs for name, runs in whole.items() if name not in noisier})
+    raw = [
+        _compare(name, runs, logs[base], noise, name in noisier, margin) for name, runs in logs.items() if name != base
+    ]
     corrected = holm([one.p for one in raw])
     return [_with_verdict(one, p, alpha) for one, p in zip(raw, corrected, strict=True)], noise
 
@@ -130,9 +132,9 @@ def _levene(groups: Floats) -> float:
     return float(scipy_module("special").fdtrc(variants - 1, variants * (seeds - 1), between / max(within, 1e-300)))
 
 
-def _wild_variants(logs: Mapping[str, Mapping[int, float]], base: str) -> set[str]:
+def _noisier_variants(logs: Mapping[str, Mapping[int, float]], base: str) -> set[str]:
     """Return the variants that are noisier than all the others together, the noisiest first, one at a time."""
-    wild: set[str] = set()
+    noisier: set[str] = set()
     left = dict(logs)
     while len(left) > 3 and (table := _table(left)).shape[1] > 1:
         variants, seeds = table.shape
@@ -142,15 +144,15 @@ def _wild_variants(logs: Mapping[str, Mapping[int, float]], base: str) -> set[st
         p = scipy_module("special").fdtrc(seeds - 1, (variants - 2) * (seeds - 1), ratios) * variants
         chances = {name: float(chance) for name, chance in zip(left, p, strict=True) if name != base}
         noisiest = min(chances, key=lambda name: chances[name])
-        if chances[noisiest] >= WILD:
+        if chances[noisiest] >= NOISIER:
             break
-        wild.add(noisiest)
+        noisier.add(noisiest)
         del left[noisiest]
-    return wild
+    return noisier
 
 
 def _compare(
-    name: str, runs: Mapping[int, float], base: Mapping[int, float], noise: Noise, wild: bool, margin: float
+    name: str, runs: Mapping[int, float], base: Mapping[int, float], noise: Noise, noisier: bool, margin: float
 ) -> Comparison:
     """Compare a variant with the base by the seeds that both have."""
     seeds = sorted(set(runs) & set(base))
@@ -158,20 +160,22 @@ def _compare(
     failures = sum(not math.isfinite(value) for value in runs.values())
     if failures or not seeds:
         verdict = Verdict.FAILED if failures else Verdict.UNDECIDED
-        return Comparison(name, verdict, len(seeds), math.nan, (math.nan, math.nan), 1.0, 1.0, 1.0, wild, failures)
+        return Comparison(name, verdict, len(seeds), math.nan, (math.nan, math.nan), 1.0, 1.0, 1.0, noisier, failures)
     effect, count = float(differences.mean()), len(seeds)
-    if wild or not noise.freedom:
+    if noisier or not noise.freedom:
         freedom = count - 1
         error = float(differences.std(ddof=1)) / math.sqrt(count) if freedom else math.nan
     else:
         freedom, error = noise.freedom, noise.deviation * math.sqrt(2 / count)
     if not freedom:
-        return Comparison(name, Verdict.UNDECIDED, count, effect, (-math.inf, math.inf), 1.0, 1.0, 1.0, wild)
+        return Comparison(name, Verdict.UNDECIDED, count, effect, (-math.inf, math.inf), 1.0, 1.0, 1.0, noisier)
     special, error = scipy_module("special"), max(error, 1e-300)
     reach = float(special.stdtrit(freedom, 0.975)) * error
     p = 2 * float(special.stdtr(freedom, -abs(effect) / error))
-    outside = float(special.stdtr(freedom, (abs(effect) - margin) / error))  # the larger of the two one-sided tests
-    return Comparison(name, Verdict.UNDECIDED, count, effect, (effect - reach, effect + reach), p, p, outside, wild)
+    outside = float(
+        special.stdtr(freedom, (abs(effect) - margin) / error)
+    )  # the larger p of the two one-sided tests (TOST)
+    return Comparison(name, Verdict.UNDECIDED, count, effect, (effect - reach, effect + reach), p, p, outside, noisier)
 
 
 def _with_verdict(one: Comparison, p_holm: float, alpha: float) -> Comparison:

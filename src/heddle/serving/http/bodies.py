@@ -124,7 +124,7 @@ class ScoreBody(Body):
     sources: str | list[str] | None = None
 
 
-class LookBody(Body):
+class InspectionBody(Body):
     """What all routes that look inside a model have in common; `output` is what an encoder-decoder writes."""
 
     model: str | None = None
@@ -134,14 +134,14 @@ class LookBody(Body):
     max_tokens: int | None = Field(None, ge=1, le=64)
 
 
-class ExplainBody(LookBody):
+class ExplainBody(InspectionBody):
     """POST /v1/heddle/explain: what to look at, while the model reads a text or ids."""
 
     what: str | list[str] | None = None
     beams: int | None = Field(None, ge=1, le=8)
 
 
-class LogitsBody(LookBody):
+class LogitsBody(InspectionBody):
     """POST /v1/heddle/logits: all logits at one place."""
 
     place: int = Field(ge=0, lt=MOST_NUMBER)

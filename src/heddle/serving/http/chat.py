@@ -13,20 +13,20 @@ from heddle.decoding.runtime import FinishReason
 from heddle.serving.http.answers import REASONS, Answer, Answers
 from heddle.serving.http.bodies import ChatBody, read_body
 from heddle.serving.http.completions import usage
-from heddle.serving.http.context import Exchange
+from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.logprobs import TokenTexts
 from heddle.serving.http.requests import Wanted, engine_requests, response_rules, stop_strings
 from heddle.serving.http.responses import EventStream, json_response, until_hang_up
 from heddle.serving.http.served_model import ServedModel
-from heddle.serving.http.tools import CallWatch, Tools, tools_of
+from heddle.serving.http.tools import StreamingToolCallParser, Tools, tools_of
 
 
 @dataclass(frozen=True)
 class ChatWork:
     """What one request works on."""
 
-    exchange: Exchange
+    exchange: RequestContext
     model: ServedModel
     body: ChatBody
     prompt: list[int]
@@ -54,7 +54,7 @@ class ChatWork:
 
 async def chat_completions(request: Request) -> Response:
     """Answer POST /v1/chat/completions."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, ChatBody)
     model = exchange.find(body.model)
     if body.top_logprobs is not None and not body.logprobs:
@@ -131,7 +131,7 @@ def _finish(work: ChatWork, answer: Answer, calls: bool) -> str:
 
 def _choice(work: ChatWork, answer: Answer) -> dict[str, Any]:
     """Return one whole answer."""
-    watch = CallWatch(work.tools)
+    watch = StreamingToolCallParser(work.tools)
     shown = watch.push(answer.text)
     rest, calls = watch.finish(answer.reason is FinishReason.STOP)
     content: str | None = shown + rest
@@ -160,7 +160,7 @@ async def _stream(work: ChatWork) -> AsyncIterator[dict[str, Any]]:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason} | (ids or {})
         return envelope | {"choices": [choice]} | extra
 
-    watches = [CallWatch(work.tools) for _ in work.answers.all]
+    watches = [StreamingToolCallParser(work.tools) for _ in work.answers.all]
     for index in range(len(watches)):
         yield chunk(index, {"role": "assistant", "content": ""})
     async for piece in work.answers.pieces():

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from heddle.decoding.generation import TokenLogprobs
 from heddle.serving.http.answers import REASONS, Answer, Answers, Piece
 from heddle.serving.http.bodies import MOST_PROMPTS, CompletionBody, read_body
-from heddle.serving.http.context import Exchange
+from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.logprobs import TokenTexts
 from heddle.serving.http.requests import Wanted, engine_requests, response_rules, stop_strings
@@ -25,7 +25,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 class Completions:
     """What one request works on."""
 
-    exchange: Exchange
+    exchange: RequestContext
     model: ServedModel
     body: CompletionBody
     prompts: list[list[int]]
@@ -43,7 +43,7 @@ class Completions:
 
 async def completions(request: Request) -> Response:
     """Answer POST /v1/completions."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, CompletionBody)
     model = exchange.find(body.model)
     _refuse(model, body)
@@ -131,7 +131,7 @@ def _usage(work: Completions) -> dict[str, Any]:
     return usage(sum(map(len, work.prompts)), new, work.answers.cached_tokens, work.exchange)
 
 
-def usage(prompt: int, new: int, cached: int, exchange: Exchange) -> dict[str, Any]:
+def usage(prompt: int, new: int, cached: int, exchange: RequestContext) -> dict[str, Any]:
     """Return the usage of a response, and note it for metrics."""
     exchange.note_usage(prompt, new, cached)
     details = {"cached_tokens": cached}

@@ -12,7 +12,7 @@ from heddle.serving.http.served_model import ServedModel, ServedModels
 
 
 @dataclass
-class Exchange:
+class RequestContext:
     """A request on its way."""
 
     models: ServedModels
@@ -23,7 +23,7 @@ class Exchange:
     log: dict[str, object] = field(default_factory=dict)  # what the access log says of it, never text
 
     @classmethod
-    def of(cls, request: Request) -> "Exchange":
+    def of(cls, request: Request) -> "RequestContext":
         """Return the exchange of a request."""
         state = request.app.state
         key = request.headers.get("authorization", "") or (request.client.host if request.client else "")

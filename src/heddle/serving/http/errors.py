@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heddle.core import ConfigError, DataError, HeddleError, UsageError
-from heddle.serving import Cancelled, Overdue, QueueFull
+from heddle.serving import Cancelled, DeadlineExceeded, QueueFull
 
 TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 RETRY_AFTER = {429: "1", 503: "2"}  # seconds
@@ -28,7 +28,7 @@ class ApiError(Exception):
                 return cls(429, str(error), code="rate_limit_exceeded")
             case Cancelled():
                 return cls(503, "the server is shutting down", code="shutting_down")
-            case Overdue():
+            case DeadlineExceeded():
                 return cls(503, str(error), code="timeout")
             case ConfigError():
                 return cls(400, str(error), param=error.field or None)

@@ -18,7 +18,7 @@ from heddle.serving.http.bodies import (
 )
 from heddle.serving.http.chat import messages_of
 from heddle.serving.http.completions import usage
-from heddle.serving.http.context import Exchange
+from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.logprobs import number
 from heddle.serving.http.responses import json_response
@@ -30,7 +30,7 @@ from heddle.serving.http.tasks import task_names
 
 async def embeddings(request: Request) -> Response:
     """Answer POST /v1/embeddings: one text after the other, so that none depends on its neighbours."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, EmbeddingBody)
     model = exchange.find(body.model)
     embed = model.source.embed
@@ -54,7 +54,7 @@ async def embeddings(request: Request) -> Response:
 
 async def score(request: Request) -> Response:
     """Answer POST /v1/heddle/score: the log-probability of each text."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, ScoreBody)
     model = exchange.find(body.model)
     compute = model.source.score
@@ -91,17 +91,17 @@ def _card(model: ServedModel) -> dict[str, Any]:
 
 async def list_models(request: Request) -> Response:
     """Answer GET /v1/models."""
-    return json_response({"object": "list", "data": [_card(model) for model in Exchange.of(request).models]})
+    return json_response({"object": "list", "data": [_card(model) for model in RequestContext.of(request).models]})
 
 
 async def one_model(request: Request) -> Response:
     """Answer GET /v1/models/{id}."""
-    return json_response(_card(Exchange.of(request).find(request.path_params["id"])))
+    return json_response(_card(RequestContext.of(request).find(request.path_params["id"])))
 
 
 async def tokenize(request: Request) -> Response:
     """Answer POST /tokenize; without special tokens, the name of one alone has its id."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, TokenizeBody)
     model = exchange.find(body.model)
     if (body.prompt is None) == (body.messages is None):
@@ -123,7 +123,7 @@ def _tokenized(model: ServedModel, body: TokenizeBody) -> Sequence[int]:
 
 async def detokenize(request: Request) -> Response:
     """Answer POST /detokenize."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, DetokenizeBody)
     model = exchange.find(body.model)
     ids = check_ids(model, body.tokens, "tokens") if body.tokens else []
@@ -132,7 +132,7 @@ async def detokenize(request: Request) -> Response:
 
 async def tokenizer_info(request: Request) -> Response:
     """Answer GET /tokenizer_info: the special tokens, and the chat template, as lm-eval reads them."""
-    model = Exchange.of(request).find(request.query_params.get("model"))
+    model = RequestContext.of(request).find(request.query_params.get("model"))
     tokenizer = model.tokenizer
     named = {name: tokenizer.token(id) for name, id in tokenizer.special_tokens.named_ids.items()}
     info: dict[str, Any] = {"tokenizer_class": "HeddleTokenizer", "vocab_size": tokenizer.vocab} | named

@@ -71,7 +71,7 @@ def _call(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def parse_calls(text: str, names: frozenset[str]) -> tuple[str, list[dict[str, Any]]]:
+def parse_tool_calls(text: str, names: frozenset[str]) -> tuple[str, list[dict[str, Any]]]:
     """Return the text before the calls, and the calls in OpenAI's shape; none where they are not whole and valid."""
     marked = CALL.findall(text)
     before = text.partition(OPEN)[0].rstrip() if marked else ""
@@ -105,7 +105,7 @@ def _openai_call(value: object, names: frozenset[str]) -> dict[str, Any] | None:
 
 
 @dataclass
-class CallWatch:
+class StreamingToolCallParser:
     """Holds back the part of a streamed answer that may be a call."""
 
     tools: Tools
@@ -130,7 +130,9 @@ class CallWatch:
 
     def finish(self, whole: bool) -> tuple[str, list[dict[str, Any]]]:
         """Return the rest of the text, and the calls; an answer that was cut short has none."""
-        before, calls = parse_calls(self.text, self.tools.names) if whole and self.tools.active else (self.text, [])
+        before, calls = (
+            parse_tool_calls(self.text, self.tools.names) if whole and self.tools.active else (self.text, [])
+        )
         return before[self.sent :], calls
 
 

@@ -1,6 +1,6 @@
 """Vocabulary extension: further tokens for a trained tokenizer, by going on with its merges on other text.
 
-For going on with pre-training in a domain (Gururangan et al. 2020). All ids stay as they are; the new ones follow.
+For domain-adaptive (continued) pre-training (Gururangan et al. 2020). All ids stay as they are; the new ones follow.
 """
 
 import heapq

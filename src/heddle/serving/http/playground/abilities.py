@@ -10,7 +10,7 @@ from starlette.responses import Response
 from heddle.core import HeddleError
 from heddle.explain import ExplainOptions
 from heddle.explain import explain as look
-from heddle.serving.http.context import Exchange
+from heddle.serving.http.context import RequestContext
 from heddle.serving.http.responses import json_response
 from heddle.serving.http.served_model import ServedModel
 from heddle.serving.http.tasks import trained_tasks
@@ -67,7 +67,7 @@ async def abilities_of(request: Request, model: ServedModel) -> Abilities:
 async def abilities(request: Request) -> Response:
     """Answer GET /v1/heddle/models: what each model can show and do; one that cannot be looked into shows nothing."""
     data = []
-    for model in Exchange.of(request).models:
+    for model in RequestContext.of(request).models:
         try:
             found = await abilities_of(request, model)
         except HeddleError:

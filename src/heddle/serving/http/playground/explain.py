@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from heddle.explain import ExplainOptions, NextTokens, explain_options, kl_divergences, next_tokens, place_logits
 from heddle.explain import explain as look
-from heddle.serving.http.bodies import DivergenceBody, ExplainBody, LogitsBody, LookBody, read_body
-from heddle.serving.http.context import Exchange
+from heddle.serving.http.bodies import DivergenceBody, ExplainBody, InspectionBody, LogitsBody, read_body
+from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.playground.abilities import Abilities, abilities_of
 from heddle.serving.http.responses import json_response
@@ -37,7 +37,7 @@ async def computed(model: ServedModel, function: Callable[[], T]) -> T:
 
 async def explain(request: Request) -> Response:
     """Answer POST /v1/heddle/explain: the JSON of `heddle explain`."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, ExplainBody)
     model = exchange.find(body.model)
     given = {"what": body.what, "top": body.top, "beams": body.beams, "max_tokens": body.max_tokens}
@@ -66,7 +66,7 @@ def _ids(model: ServedModel, text: str | Sequence[int], name: str = "text") -> S
     return found
 
 
-def _with_output(model: ServedModel, options: ExplainOptions, body: LookBody) -> ExplainOptions:
+def _with_output(model: ServedModel, options: ExplainOptions, body: InspectionBody) -> ExplainOptions:
     """Return the options with the output of an encoder-decoder."""
     if body.output is None:
         return options
@@ -97,7 +97,7 @@ def _check_work(able: Abilities, options: ExplainOptions, length: int) -> None:
 
 async def logits(request: Request) -> Response:
     """Answer POST /v1/heddle/logits: all logits at a place, from which every temperature's probabilities follow."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, LogitsBody)
     model = exchange.find(body.model)
     await asyncio.to_thread(_ids, model, body.text)
@@ -109,7 +109,7 @@ async def logits(request: Request) -> Response:
 
 async def divergence(request: Request) -> Response:
     """Answer POST /v1/heddle/divergence: log-probabilities by two models, and their KL divergence at each token."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, DivergenceBody)
     read = []
     for model in map(exchange.find, body.models):

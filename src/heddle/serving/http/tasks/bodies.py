@@ -20,7 +20,7 @@ class TaskBody(Body):
     model: str | None = None
 
 
-class PromptedBody(TaskBody):
+class FewShotBody(TaskBody):
     """A few-shot prompt."""
 
     examples: list[list[str]] | None = Field(None, max_length=MOST_EXAMPLES)
@@ -36,7 +36,7 @@ class PromptedBody(TaskBody):
         return found | ({"examples": [tuple(one) for one in self.examples]} if self.examples is not None else {})
 
 
-class ClassifyBody(PromptedBody):
+class ClassifyBody(FewShotBody):
     """POST /v1/heddle/classify."""
 
     texts: Texts
@@ -51,7 +51,7 @@ class TagBody(TaskBody):
     texts: str | list[str] | list[list[str]]
 
 
-class AnswerBody(PromptedBody):
+class AnswerBody(FewShotBody):
     """POST /v1/heddle/answer."""
 
     questions: Texts
@@ -87,7 +87,7 @@ class RescoreBody(TaskBody):
         return self.weight if isinstance(self.weight, dict) else {}
 
 
-class WritingBody(TaskBody):
+class GenerationTaskBody(TaskBody):
     """What translations and summaries have in common."""
 
     texts: Texts
@@ -96,11 +96,11 @@ class WritingBody(TaskBody):
     max_tokens: int | None = Field(None, ge=1, lt=MOST_NUMBER)
 
 
-class TranslateBody(WritingBody):
+class TranslateBody(GenerationTaskBody):
     """POST /v1/heddle/translate."""
 
 
-class SummarizeBody(WritingBody):
+class SummarizeBody(GenerationTaskBody):
     """POST /v1/heddle/summarize."""
 
     min_tokens: int | None = Field(None, ge=0, lt=MOST_NUMBER)

@@ -15,11 +15,11 @@ from heddle.decoding.runtime import Request as Prompt
 from heddle.serving import EngineRequest
 from heddle.serving.http.answers import Answer, Answers
 from heddle.serving.http.bodies import MOST_PROMPTS, read_body
-from heddle.serving.http.context import Exchange
+from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.responses import until_hang_up
 from heddle.serving.http.served_model import ServedModel
-from heddle.serving.http.tasks.bodies import AnswerBody, SummarizeBody, TranslateBody, WritingBody
+from heddle.serving.http.tasks.bodies import AnswerBody, GenerationTaskBody, SummarizeBody, TranslateBody
 from heddle.serving.http.tasks.results import made, paired, results
 from heddle.tasks.few_shot import AnswerGenerator, few_shot
 from heddle.tasks.generation import Translator, merged, summarizer, translator
@@ -31,7 +31,11 @@ TOGETHER = 8  # requests of one HTTP request that are in the engine at once
 
 
 async def generated(
-    request: Request, exchange: Exchange, model: ServedModel, wanted: Sequence[EngineRequest], stop: Sequence[str] = ()
+    request: Request,
+    exchange: RequestContext,
+    model: ServedModel,
+    wanted: Sequence[EngineRequest],
+    stop: Sequence[str] = (),
 ) -> list[Answer]:
     """Generate for requests, some at a time; a client that hangs up ends them."""
     found: list[Answer] = []
@@ -45,7 +49,7 @@ async def generated(
     return found
 
 
-def _options(body: WritingBody, *more: str) -> Any:
+def _options(body: GenerationTaskBody, *more: str) -> Any:
     """Return the options of a search that are given."""
     names = ("beams", "length_penalty", "max_tokens", *more)
     return {name: value for name, value in body if name in names and value is not None}
@@ -56,7 +60,7 @@ def _options(body: WritingBody, *more: str) -> Any:
 
 async def translate(request: Request) -> Response:
     """Answer POST /v1/heddle/translate: by beam search, as `heddle translate` does; a blank text stays blank."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, TranslateBody)
     model = exchange.find(body.model)
     texts = await model.texts(body.texts, "texts")
@@ -71,7 +75,7 @@ async def translate(request: Request) -> Response:
 
 async def summarize(request: Request) -> Response:
     """Answer POST /v1/heddle/summarize: windows of a long text are summarized, and their summaries joined."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, SummarizeBody)
     model = exchange.find(body.model)
     texts = [body.texts] if isinstance(body.texts, str) else body.texts
@@ -90,7 +94,7 @@ async def summarize(request: Request) -> Response:
 
 
 async def _written(
-    request: Request, exchange: Exchange, model: ServedModel, task: Translator, sources: Sequence[Sequence[int]]
+    request: Request, exchange: RequestContext, model: ServedModel, task: Translator, sources: Sequence[Sequence[int]]
 ) -> list[str]:
     """Return what an encoder-decoder writes to sources."""
     config = with_special_tokens(task.config, model.tokenizer)
@@ -104,7 +108,7 @@ async def _written(
 
 async def answer(request: Request) -> Response:
     """Answer POST /v1/heddle/answer: a span of the context by an encoder, or generated (few-shot)."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, AnswerBody)
     model = exchange.find(body.model)
     questions = await model.texts(body.questions, "questions")
@@ -126,7 +130,11 @@ async def answer(request: Request) -> Response:
 
 
 async def _generated_answers(
-    request: Request, exchange: Exchange, body: AnswerBody, questions: Sequence[str], contexts: Sequence[str] | None
+    request: Request,
+    exchange: RequestContext,
+    body: AnswerBody,
+    questions: Sequence[str],
+    contexts: Sequence[str] | None,
 ) -> list[dict[str, Any]]:
     """Return answers that are generated after a few-shot prompt."""
     model = exchange.find(body.model)

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heddle.serving.http.bodies import MOST_PROMPTS, read_body
-from heddle.serving.http.context import Exchange
+from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.served_model import ServedModel
 from heddle.serving.http.tasks.bodies import (
@@ -35,7 +35,7 @@ WEIGHT = 0.5  # of a model, unless one is given
 
 async def classify(request: Request) -> Response:
     """Answer POST /v1/heddle/classify: by an encoder's output, or few-shot by a model that writes text."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, ClassifyBody)
     model = exchange.find(body.model)
     texts = await model.texts(body.texts, "texts")
@@ -61,7 +61,7 @@ def _classifier(model: ServedModel, body: ClassifyBody) -> Classifier | FewShotC
 
 async def tag(request: Request) -> Response:
     """Answer POST /v1/heddle/tag."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, TagBody)
     model = exchange.find(body.model)
     given = [body.texts] if isinstance(body.texts, str) else body.texts
@@ -78,7 +78,7 @@ async def tag(request: Request) -> Response:
 
 async def fill(request: Request) -> Response:
     """Answer POST /v1/heddle/fill."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, FillBody)
     model = exchange.find(body.model)
     texts = await model.texts(body.texts, "texts")
@@ -92,7 +92,7 @@ async def fill(request: Request) -> Response:
 
 async def embed(request: Request) -> Response:
     """Answer POST /v1/heddle/embed: what /v1/embeddings gives, as floats."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, EmbedBody)
     model = exchange.find(body.model)
     compute = model.source.embed
@@ -107,7 +107,7 @@ async def embed(request: Request) -> Response:
 
 async def rescore(request: Request) -> Response:
     """Answer POST /v1/heddle/rescore: the best candidate of each n-best list."""
-    exchange = Exchange.of(request)
+    exchange = RequestContext.of(request)
     body = await read_body(request, RescoreBody)
     model = exchange.find(body.model)
     lists = await asyncio.to_thread(lambda: [_nbest(model, record) for record in body.lists])
