@@ -172,9 +172,7 @@ def _compare(
     special, error = scipy_module("special"), max(error, 1e-300)
     reach = float(special.stdtrit(freedom, 0.975)) * error
     p = 2 * float(special.stdtr(freedom, -abs(effect) / error))
-    outside = float(
-        special.stdtr(freedom, (abs(effect) - margin) / error)
-    )  # the larger p of the two one-sided tests (TOST)
+    outside = float(special.stdtr(freedom, (abs(effect) - margin) / error))  # of two one-sided tests (TOST)
     return Comparison(name, Verdict.UNDECIDED, count, effect, (effect - reach, effect + reach), p, p, outside, noisier)
 
 
