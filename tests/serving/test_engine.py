@@ -239,6 +239,23 @@ def test_closing_engine_finishes_what_it_accepted() -> None:
         engine.submit(request(engine.model, 5, max_tokens=1))
 
 
+def test_closing_engine_answers_every_call_even_beside_a_cancelled_one() -> None:
+    engine, begun = Engine(served("gpt2"), EngineConfig(slots=2)), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        time.sleep(0.5)
+
+    first = engine.run(slow)
+    assert begun.wait(20)
+    dropped, waiting = engine.run(lambda: 1), engine.run(lambda: 2)
+    dropped.cancel()
+    engine.close(drain=0)
+    first.result(timeout=10)
+    with pytest.raises(HeddleError, match="engine: closed"):
+        waiting.result(timeout=10)
+
+
 def test_memory_decides_how_many_slots_there_are() -> None:
     model = served("gpt2")
     with Engine(model, EngineConfig(slots=8, invariant="off")) as engine:
