@@ -12,7 +12,7 @@ import typer
 
 from heddle.cli.catalog import ROOT, Catalog, Key, Table, catalog
 
-MOST = 16  # lines of a search
+MAX_RESULTS = 16  # lines of a search
 ENDINGS = ("ings", "ing", "ed", "es", "s")
 
 
@@ -201,9 +201,9 @@ def _options() -> Iterator[Entry]:
 def _results(words: str, found: list[Entry], beside: bool) -> Iterator[str]:
     if found:
         yield f"{'Also with' if beside else 'With'} {words!r} in the name or the sentence:"
-        yield from _rows([(entry.name, _first_upper(entry.about)) for entry in found[:MOST]])
-    if len(found) > MOST:
-        yield f"  and {len(found) - MOST} more: give another word"
+        yield from _rows([(entry.name, _first_upper(entry.about)) for entry in found[:MAX_RESULTS]])
+    if len(found) > MAX_RESULTS:
+        yield f"  and {len(found) - MAX_RESULTS} more: give another word"
 
 
 def _split(text: str) -> list[str]:
