@@ -18,7 +18,7 @@ from heddle.comparison.scaling.study import MIN_SIZES, Architecture, Study
 from heddle.comparison.suites import VALIDATION_ROWS
 from heddle.core import ConfigError, UsageError, fields_of, replace
 from heddle.data.shards import Prepared, Shards
-from heddle.data.sources import Side
+from heddle.data.sources import Split
 from heddle.models import (
     Shape,
     ShapeLadder,
@@ -124,7 +124,7 @@ class Text:
     @classmethod
     def of(cls, prepared: Prepared) -> "Text":
         """Read what is known of prepared data."""
-        (folder, *_) = prepared.shard_folders(Side.TRAIN)
+        (folder, *_) = prepared.shard_folders(Split.TRAIN)
         shards = Shards.open(folder, verify=False)
         try:
             return cls(Hashes.of(prepared), prepared.load_tokenizer().vocab, shards.tokens)
