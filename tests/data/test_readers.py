@@ -486,15 +486,15 @@ def test_hash_split_moves_nothing_when_data_is_added(tmp_path: Path) -> None:
 def test_hash_split_keeps_the_pieces_of_each_of_several_files_together(tmp_path: Path) -> None:
     for number in range(12):
         put(tmp_path / f"{number}.txt", " ".join(f"{number}:{i}" for i in range(200)))
-    split = HashSplit(fraction=0.5)
-    several = CorpusConfig(sources=(TextSource(path=str(tmp_path), longest=100),), split=split)
+    halves = HashSplit(fraction=0.5)
+    several = CorpusConfig(sources=(TextSource(path=str(tmp_path), longest=100),), split=halves)
     splits: dict[str, set[Split]] = {}
     for split, document in several.split_documents(DocumentCounter()):
         splits.setdefault(document.text.partition(":")[0], set()).add(split)
     assert len(splits) == 12
     assert all(len(found) == 1 for found in splits.values())
     assert set.union(*splits.values()) == set(Split)
-    one = CorpusConfig(sources=(TextSource(path=str(tmp_path / "0.txt"), longest=100),), split=split)
+    one = CorpusConfig(sources=(TextSource(path=str(tmp_path / "0.txt"), longest=100),), split=halves)
     assert {split for split, _ in one.split_documents(DocumentCounter())} == set(Split)
 
 
