@@ -240,6 +240,8 @@ def test_losses_are_bits_per_byte_or_nats_where_bytes_are_hidden(large: Grid) ->
     hidden = dataclasses.replace(two, bits_per_byte=(two.bits_per_byte or 0) + 0.1)
     assert Unit.of([one, hidden]).name == Unit.of([dataclasses.replace(one, bits_per_byte=None)]).name
     assert Unit.of([one, hidden]).name == "nats per target"
+    tests = [dataclasses.replace(run, bits_per_byte_test=0.4 * run.loss) for run in (one, two)]
+    assert Unit.of(tests).factor == pytest.approx(0.4), "the bytes are those of the test rows, whose loss it is"
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------
