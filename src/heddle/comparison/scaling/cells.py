@@ -34,7 +34,7 @@ from heddle.training import RunConfig, resolve_model
 T = TypeVar("T")
 FLOPS_AT_CENTRE = 60.0  # C / N^2 where each parameter has ten tokens: six FLOPs each for N parameters and 10 N tokens
 MIN_STEPS = 20
-STRIDE, TRIALS = 3.0, 16  # how budgets that fit are looked for
+STRIDE, TRIALS = 3.0, 28  # how budgets that fit are looked for
 GRID, LARGER = "grid", "larger"  # arms; those of the search are called rate x 0.5
 
 
