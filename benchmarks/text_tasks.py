@@ -156,10 +156,8 @@ def pretrain(out: Path, what: str, minutes: float | None, overrides: dict[str, A
         heddle.train(out / "runs" / what, overrides=own | overrides)
         return
     write_task_texts(out)
-    if what == "encoder":
-        recipe, settings = encoder_run(), dict[str, Any]()
-    else:
-        recipe, settings = "t5", SEQ2SEQ
+    settings = {} if what == "encoder" else SEQ2SEQ
+    recipe = encoder_run() if what == "encoder" else "t5"
     heddle.train(recipe, data=out / "text", overrides=settings | own | overrides, runs=out / "runs")
 
 
