@@ -427,8 +427,8 @@ def test_a_text_too_short_for_a_budget_is_refused() -> None:
     with pytest.raises(UsageError, match=r"budgets=\S+ would fit") as refused:
         grid_of(Text(HASHES, 257, 2_000_000), budgets=BUDGETS, rule="fixed")
     (found,) = re.findall(r"budgets=(\S+) would", str(refused.value))
-    fitting = tuple(float(one) for one in found.split(","))
-    assert grid_of(Text(HASHES, 257, 2_000_000), budgets=fitting, rule="fixed").profiles[0].budgets == list(fitting)
+    fitting = [float(one) for one in found.split(",")]
+    assert grid_of(Text(HASHES, 257, 2_000_000), budgets=fitting, rule="fixed").profiles[0].budgets == fitting
 
 
 def test_a_larger_run_beyond_one_epoch_or_below_the_grid_is_refused() -> None:
