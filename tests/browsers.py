@@ -47,20 +47,24 @@ def violations(page: Any, levels: Sequence[str] = LEVELS) -> list[str]:
     ]
 
 
-def main_thread_seconds(page: Any, work: Any) -> float:
-    """Return the CPU time that the page's main thread spends on tasks while a function runs.
+class Stopwatch:
+    """Measures the CPU time that the page's main thread spends on tasks while a block runs; painting is included.
 
-    CPU time, not the clock's: a frame that another process delays is not the page's. Painting is included.
+    CPU time, not the clock's: a frame that another process delays is not the page's.
     """
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    before = _task_seconds(session)
-    work()
-    found = _task_seconds(session) - before
-    session.detach()
-    return found
 
+    def __init__(self, page: Any) -> None:
+        self.session, self.seconds = page.context.new_cdp_session(page), 0.0
+        self.session.send("Performance.enable", {"timeDomain": "threadTicks"})
 
-def _task_seconds(session: Any) -> float:
-    measured = session.send("Performance.getMetrics")["metrics"]
-    return float(next(one["value"] for one in measured if one["name"] == "TaskDuration"))
+    def __enter__(self) -> "Stopwatch":
+        self.seconds = -self._tasks()
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.seconds += self._tasks()
+        self.session.detach()
+
+    def _tasks(self) -> float:
+        measured = self.session.send("Performance.getMetrics")["metrics"]
+        return float(next(one["value"] for one in measured if one["name"] == "TaskDuration"))

@@ -47,6 +47,7 @@ class Tab:
             self.idle()
         self.page.fill("#prompt", text)
         self.do("#look")
+        assert self.page.locator("#fault").is_hidden(), self.page.locator("#fault").inner_text()
 
     def do(self, button: str) -> None:
         """Press a button and wait."""

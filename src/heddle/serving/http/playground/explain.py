@@ -60,9 +60,10 @@ def text_ids(model: ServedModel, text: str | Sequence[int], name: str = "text") 
     if isinstance(text, str) and len(text) > LONGEST:
         raise ApiError(400, f"{name}: want at most {LONGEST} characters", param=name)
     found = model.ids(text, name) if isinstance(text, str) else check_ids(model, text, name)
-    limits = [MOST_TOKENS, *([] if model.source.model.context is None else [model.source.model.context])]
-    if len(found) > min(limits):
-        raise ApiError(400, f"{name}: want at most {min(limits)} tokens, got {len(found)}", param=name)
+    context = model.source.model.context if model.engine is None else model.engine.capacity
+    most = min(MOST_TOKENS, MOST_TOKENS if context is None else context)
+    if len(found) > most:
+        raise ApiError(400, f"{name}: want at most {most} tokens, got {len(found)}", param=name)
     return found
 
 
