@@ -90,7 +90,8 @@ class Tab:
         found = self.page.locator(canvas)
         found.evaluate("(node) => node.scrollIntoView({ block: 'center' })")
         box = found.bounding_box()
-        x, y = box["x"] + (column + 0.5) * box["width"] / columns, box["y"] + (row + 0.5) * box["height"] / rows
+        width, height = box["width"] - 2, box["height"] - 2  # without the border
+        x, y = box["x"] + 1 + (column + 0.5) * width / columns, box["y"] + 1 + (row + 0.5) * height / rows
         self.page.mouse.move(x, y)
         return float(self.page.locator("#readout").inner_text().rpartition(": ")[2])
 
