@@ -350,8 +350,7 @@ def _check_same(config: RunConfig, found: Checkpoint) -> None:
     if config.training.steps < found.step:
         want = f"at least {found.step}, the steps that the run has done"
         raise ConfigError("training.steps", want=want, got=config.training.steps)
-    changed = diff(before.model, config.model)
-    if changed:
+    if changed := diff(before.model, config.model):
         first = changed[0]
         raise ConfigError(f"model.{first.path}", want=f"{first.before}, the value of the resumed run", got=first.after)
     if before.keep.weights != config.keep.weights:

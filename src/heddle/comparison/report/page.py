@@ -10,7 +10,7 @@ from heddle.comparison.arms import RATE, TIME, rate_losses
 from heddle.comparison.plan import CONTROL_LESS, CONTROL_SAME, TOKENS
 from heddle.comparison.report import figures, paper
 from heddle.comparison.report.drawings import draw_all, slug, tokens_per_second
-from heddle.comparison.report.style import STYLE, standalone
+from heddle.comparison.report.style import STYLE, scrolling, standalone
 from heddle.comparison.statistics import MARGIN, Comparison, Verdict, detectable_effect
 from heddle.comparison.suites import RATES
 from heddle.comparison.verdicts import Compared
@@ -168,7 +168,7 @@ def _table(compared: Compared) -> str:
         ]
         rows.append(f"<tr data-variant='{escape(variant, quote=True)}'>{''.join(cells)}</tr>")
     titles = "".join(f"<th>{name}</th>" for name in head)
-    return f"<div class='scroll'><table id='variants'><tr>{titles}</tr>{''.join(rows)}</table></div>"
+    return scrolling(f"<table id='variants'><tr>{titles}</tr>{''.join(rows)}</table>", "Every variant")
 
 
 def _diff(text: str, note: str) -> str:
@@ -197,10 +197,8 @@ def _rates(compared: Compared) -> str:
     if not rows:
         return ""
     head = "".join(f"<th>rate x {factor:g}</th>" for factor in RATES)
-    return (
-        f"<div class='scroll'><table><tr><th>validation loss at a quarter of the steps</th>{head}</tr>"
-        f"{''.join(rows)}</table></div>"
-    )
+    titles = f"<tr><th>validation loss at a quarter of the steps</th>{head}</tr>"
+    return scrolling(f"<table>{titles}{''.join(rows)}</table>", "Learning rates")
 
 
 def _repeat(compared: Compared, command: str) -> list[str]:

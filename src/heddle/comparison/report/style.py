@@ -46,6 +46,11 @@ th:first-child, td:first-child {{ min-width: 9rem; }} summary {{ cursor: pointer
 """
 
 
+def scrolling(content: str, label: str) -> str:
+    """Return content that may be wider than the page in a region that scrolls, by keyboard too."""
+    return f"<div class='scroll' tabindex='0' role='region' aria-label='{label}'>{content}</div>"
+
+
 def standalone(figure: str) -> str:
     """Return an inline figure as a file of its own, with the sheet in it."""
     start, end = figure.index("<svg "), figure.index("</svg>") + len("</svg>")
