@@ -26,12 +26,27 @@ from typing import Any
 from entry_point import positive, run_main
 from safetensors.torch import load_file, save_file
 from text_task_data import CORPORA, READERS, write_tables, write_task_texts
+from text_task_models import encoder_run
 from text_task_runs import TASKS, Results, Start, run_starts
 
 import heddle
 from heddle.core.system import parse_overrides
 
 MOST_RATES, LIMIT = 6, 64 * 2**20
+SEQ2SEQ: dict[str, Any] = {
+    "name": "seq2seq",
+    "model.width": 512,
+    "model.heads": 8,
+    "model.layers": 6,
+    "model.hidden": 1024,
+    "tokenizer.vocab": 16384,
+    "rows.length": 568,
+    "training.batch": 64,
+    "training.steps": 6000,
+    "training.schedule.warmup": 500,
+    "training.optimizer.learning_rate": 1e-3,
+    "every.save": 1000,
+}
 POINTER = {  # a summarizer from random weights that can copy words of its source
     "init": None,
     "model": {"kind": "preset", "name": "transformer_pre_norm", "layers": 3, "width": 256, "heads": 4, "hidden": 1024,
@@ -89,20 +104,9 @@ def pretrain(out: Path, what: str, minutes: float | None, overrides: dict[str, A
         heddle.train(out / "runs" / what, overrides=own | overrides)
         return
     write_task_texts(out)
-    shape: dict[str, Any] = {"model.width": 512, "model.heads": 8, "tokenizer.vocab": 16384}
-    if what == "encoder":
-        shape |= {"model.layers": 12, "rows.length": 512, "training.batch": 64, "objective.unit": "word"}
-    else:
-        shape |= {"model.layers": 6, "model.hidden": 1024, "rows.length": 568, "training.batch": 64}
-    settings: dict[str, Any] = {
-        "name": what,
-        "training.steps": 6000,
-        "every.save": 1000,
-        "training.schedule.warmup": 500,
-    }
-    settings["training.optimizer.learning_rate"] = 4e-4 if what == "encoder" else 1e-3
-    recipe = "bert" if what == "encoder" else "t5"
-    heddle.train(recipe, data=out / "text", overrides=shape | settings | own | overrides, runs=out / "runs")
+    settings = {} if what == "encoder" else SEQ2SEQ
+    recipe = encoder_run() if what == "encoder" else "t5"
+    heddle.train(recipe, data=out / "text", overrides=settings | own | overrides, runs=out / "runs")
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------

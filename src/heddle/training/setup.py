@@ -27,7 +27,7 @@ from heddle.core import (
 )
 from heddle.core.system import CoreWatch, Hardware, keep_freed_memory, write_json
 from heddle.data.rows import Loader, RowPlan, token_traits
-from heddle.data.shards import LabelSet, Prepared
+from heddle.data.shards import LabelSet, Prepared, ProgressCallback
 from heddle.models import training_flops
 from heddle.models.networks import Model
 from heddle.models.presets import PresetConfig, preset
@@ -134,7 +134,8 @@ def open_data(
 ) -> tuple[list[Prepared], RowPlan, callbacks.HeldOutRows]:
     """Prepare the data of a run and plan its rows; damaged token shards are built again from their text, once."""
     known = () if found is None else tuple(found.state["data"])
-    with env.reporter.tokenizing() as on_progress:
+    with env.reporter.tokenizing() as counted:
+        on_progress = _announced(env.reporter, counted)
         prepared = assemble.prepare_data(config, tokenizer, env.folder, on_progress, known)
         try:
             return prepared, *assemble.plan_rows(config, prepared)
@@ -144,6 +145,19 @@ def open_data(
             env.reporter.message(f"{error}: its token shards are built again", "warning")
         prepared = assemble.prepare_data(config, tokenizer, env.folder, on_progress, known)
         return prepared, *assemble.plan_rows(config, prepared)
+
+
+def _announced(reporter: loop.Reporter, counted: ProgressCallback | None) -> ProgressCallback:
+    """Say that data are prepared once some are: shards that there are already are found without a word."""
+    messages = ["preparing the data: text becomes tokens"]
+
+    def on_progress(documents: int, size: int) -> None:
+        if messages:
+            reporter.message(messages.pop())
+        if counted is not None:
+            counted(documents, size)
+
+    return on_progress
 
 
 def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], resumed: bool) -> None:
@@ -171,7 +185,8 @@ def resolve(
     trained = init is None and found is None and config.tokenizer.pretrained is None
     if trained and not (env.folder / TOKENIZER).exists():
         _check_before_reading(config)
-        env.reporter.message("preparing the data: tokenizer and token shards")
+        if config.data.prepared is None and config.tokenizer.learns:
+            env.reporter.message("training the tokenizer")
     config = _resolve_splits(config, found)
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
@@ -376,7 +391,8 @@ def _callbacks(
     if not isinstance(config.training.window_warmup, callbacks.NoWindowWarmupConfig):
         found.append(callbacks.WindowWarmup(config.training.window_warmup, trainer.hardware.device))
     if is_main:
-        flops = training_flops(trainer.model, trainer.loader.plan.mean_length)
+        length = trainer.loader.plan.mean_length
+        flops = round(training_flops(trainer.model, length) / config.objective.target_share(config.rows.max_length))
         found.append(callbacks.Log(metrics, reporter, every.log, flops))
         found.append(EstimateTime(reporter))
     found.append(callbacks.Validate(rows, config.objective, metrics, reporter, every.validate))
