@@ -14,6 +14,7 @@ from comparison.simulated import fill, only, tiny
 from heddle.comparison import load_comparison, run_suite
 from heddle.comparison.plan import CONTROL_LESS, PlannedRun, config_hash
 from heddle.comparison.report import write_report
+from heddle.comparison.suites import with_settings
 from heddle.comparison.suites.narang import paper
 from heddle.core import UsageError
 
@@ -108,11 +109,16 @@ def test_a_report_of_many_rows_has_the_arms_of_the_few_that_were_trained_so(tmp_
     (tmp_path / "out" / "pilot.json").write_text(json.dumps({"steps": steps}))
     suite = tiny("narang", tmp_path / "text.txt", *every)
     fill(only(suite, *few), tmp_path / "out", law)
-    found = load_comparison(only(suite, *rows), tmp_path / "out")
+    found = load_comparison(only(suite, *rows, "softplus"), tmp_path / "out")
     judged = {arm: {one.variant for one in one_arm.comparisons} for arm, one_arm in found.arms.items()}
     assert set(rows) < judged["tokens"] and judged["rate"] == judged["time"] == set(few)
     assert {run.variant for run in found.runs if run.arm == "time"} == set(few)
     page = write_report(found, COMMAND).read_text()
     assert "data-variant='sigmoid'" in page and "NaN" not in page
+    assert "<b>Not measured yet:</b> softplus.</p>" in page and "Provisional" not in page
+    assert "<th>tokens/s</th>" in page, "the pilot timed some"
+    fewer = load_comparison(only(with_settings(suite, [("seeds", 4), ("arms", "tokens")]), *rows), tmp_path / "out")
+    words = write_report(fewer, COMMAND).read_text()
+    assert "with fewer than 4 seeds:</b> vanilla-transformer (3), " in words and "Not measured" not in words
     with pytest.raises(UsageError, match="gelu: its speed is not known yet"):
         run_suite(only(suite, *rows), tmp_path / "out")
