@@ -49,6 +49,7 @@ SEQ2SEQ: dict[str, Any] = {
     "training.optimizer.learning_rate": 1e-3,
     "every.save": 1000,
 }
+GPT = {"name": "gpt", "training.steps": 3000, "every.validate": 3000, "every.save": 3000, "every.sample": 10_000_000}
 POINTER = {  # a summarizer from random weights that can copy words of its source
     "init": None,
     "model": {"kind": "preset", "name": "transformer_pre_norm", "layers": 3, "width": 256, "heads": 4, "hidden": 1024,
@@ -106,8 +107,8 @@ def pretrain(out: Path, what: str, minutes: float | None, overrides: dict[str, A
         heddle.train(out / "runs" / what, overrides=own | overrides)
         return
     write_task_texts(out)
-    settings = {} if what == "encoder" else SEQ2SEQ
-    recipe = encoder_run() if what == "encoder" else "t5"
+    settings: dict[str, Any] = {"encoder": {}, "seq2seq": SEQ2SEQ, "gpt": GPT}[what]
+    recipe = {"encoder": encoder_run(), "seq2seq": "t5", "gpt": "speedrun"}[what]
     heddle.train(recipe, data=out / "text", overrides=settings | own | overrides, runs=out / "runs")
 
 
