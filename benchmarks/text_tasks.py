@@ -33,6 +33,7 @@ from text_task_runs import CHATS, TASKS, Results, Start, run_starts
 
 import heddle
 from heddle.core.system import parse_overrides
+from heddle.training import RunConfig
 
 MOST_RATES, LIMIT = 6, 64 * 2**20
 SEQ2SEQ: dict[str, Any] = {
@@ -108,8 +109,8 @@ def pretrain(out: Path, what: str, minutes: float | None, overrides: dict[str, A
         return
     write_task_texts(out)
     settings: dict[str, Any] = {"encoder": {}, "seq2seq": SEQ2SEQ, "gpt": GPT}[what]
-    recipe = {"encoder": encoder_run(), "seq2seq": "t5", "gpt": "speedrun"}[what]
-    heddle.train(recipe, data=out / "text", overrides=settings | own | overrides, runs=out / "runs")
+    recipes: dict[str, RunConfig | str] = {"encoder": encoder_run(), "seq2seq": "t5", "gpt": "speedrun"}
+    heddle.train(recipes[what], data=out / "text", overrides=settings | own | overrides, runs=out / "runs")
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------
