@@ -308,6 +308,10 @@ ADDED["options"] += [f"{verb} --sinks" for verb in ("evaluate", "generate", "sco
 ADDED["configs"] += ["streaming*", "table of length bucket rows*", "table of window stride hide.sinks"]
 ADDED["configs"] += ["table of max_tokens min_tokens strategy.streaming"]
 
+# Transformer-XL.
+ADDED["configs"] += ["part/segment_recurrence*"]
+ADDED["public"] += ["preset transformer_xl"]
+
 # Looking inside a model.
 ADDED["public"] += ["LM.explain*"]
 ADDED["options"] += ["explain*"]
