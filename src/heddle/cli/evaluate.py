@@ -29,7 +29,7 @@ from heddle.cli.terminal import note, print_message, write
 
 if TYPE_CHECKING:
     from heddle.data.shards import Shards
-    from heddle.data.sources import CorpusConfig, Document, DocumentCounter, EncodedDocument, Side
+    from heddle.data.sources import CorpusConfig, Document, DocumentCounter, EncodedDocument, Split
     from heddle.lm import LM
     from heddle.tasks.evaluation import EvaluationTask
     from heddle.tasks.few_shot import FewShot
@@ -332,11 +332,11 @@ def held_out_texts(
     lm: "LM", corpus: "CorpusConfig | None", data: str | None, counter: "DocumentCounter"
 ) -> "Iterator[str] | Shards":
     """Return the texts to measure: the held-out part of a run's corpus, all of a path, or the held-out shards."""
-    from heddle.data.sources import Side
+    from heddle.data.sources import Split
 
     folder = Path(data or "") if corpus is None else corpus.prepared
     if folder is not None:
-        return prepared_shards(lm, folder, Side.VALID)
+        return prepared_shards(lm, folder, Split.VALID)
     assert corpus is not None
     if data is None:
         return (document.text for document in corpus.held_out(counter))
@@ -352,8 +352,8 @@ def _chats(
     chat_encoder = corpus.chat_encoder(lm.tokenizer, lm.origin.template)
     assert chat_encoder is not None
     for document in corpus.held_out(counter) if data is None else read_documents(corpus, data, counter):
-        assert document.turns is not None
-        found = chat_encoder.encode(document.turns)
+        assert document.conversation is not None
+        found = chat_encoder.encode(document.conversation)
         if isinstance(found, RejectedDocument):
             counter.skip(found.reason, document.origin)
         else:
@@ -371,7 +371,7 @@ def read_documents(corpus: "CorpusConfig", data: str, counter: "DocumentCounter"
         raise DataError(f"{data}: no text to measure: {counter}")
 
 
-def prepared_shards(lm: "LM", folder: Path, side: "Side") -> "Shards":
+def prepared_shards(lm: "LM", folder: Path, split: "Split") -> "Shards":
     """Open the shards of one side of prepared data."""
     from heddle.core import DataError
     from heddle.data.shards import Shards, open_prepared
@@ -384,4 +384,4 @@ def prepared_shards(lm: "LM", folder: Path, side: "Side") -> "Shards":
         raise DataError(f"{folder}: prepared with another tokenizer than the model's")
     if prepared.pairs:
         raise DataError(f"{folder}: has pairs, and a language model needs plain text")
-    return Shards.open(prepared.shard_folders(side)[0])
+    return Shards.open(prepared.shard_folders(split)[0])

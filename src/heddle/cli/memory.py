@@ -125,22 +125,22 @@ def index(
 def _texts(lm: "LM", data: str, counter: "DocumentCounter", held_out: bool = False) -> "Iterator[str] | Shards":
     """Return the texts of a path; of prepared data, one side."""
     from heddle.cli.evaluate import corpus_of, prepared_shards, read_documents
-    from heddle.data.sources import Side
+    from heddle.data.sources import Split
 
     corpus = corpus_of(lm, data)
     if corpus is None:
-        return prepared_shards(lm, Path(data), Side.VALID if held_out else Side.TRAIN)
+        return prepared_shards(lm, Path(data), Split.VALID if held_out else Split.TRAIN)
     return (document.text for document in read_documents(corpus, data, counter))
 
 
 def _training_texts(lm: "LM", counter: "DocumentCounter") -> "Iterator[str] | Shards":
     """Return the texts that a run was trained on, as they are now."""
     from heddle.cli.evaluate import corpus_of, prepared_shards
-    from heddle.data.sources import Side
+    from heddle.data.sources import Split
 
     corpus = corpus_of(lm, None)
     if corpus is not None and corpus.prepared is not None:
-        return prepared_shards(lm, corpus.prepared, Side.TRAIN)
+        return prepared_shards(lm, corpus.prepared, Split.TRAIN)
     assert corpus is not None
     note("the run's own training text; a memory of it repeats what was learned, that of another text adapts")
-    return (document.text for side, document in corpus.split_documents(counter) if side is Side.TRAIN)
+    return (document.text for split, document in corpus.split_documents(counter) if split is Split.TRAIN)
