@@ -66,7 +66,7 @@ def test_the_loss_by_position_is_the_mean_of_each_place() -> None:
 
 def test_evaluate_draws_the_loss_by_position(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "evaluate", "-m", "run", "--data", "text.txt", "--by-position", "figure.svg")
-    assert "up to position 48, the trained length" in out and "beyond it, up to position 384" in out
+    assert "up to position 48, the trained length" in out and "nats per token up to position 384" in out
     figure, plain = (place / "figure.svg").read_text(), json.loads((place / "figure.json").read_text())
     assert figure.startswith("<svg") and "stroke-dasharray" in figure
     assert plain["length"] == 384 and len(plain["loss"]) == len(plain["position"]) == 64
@@ -76,6 +76,12 @@ def test_evaluate_draws_the_loss_by_position(place: Path, capsys: pytest.Capture
         for some in (words, words[:-4])
     )
     assert kept[:5] == pytest.approx(whole[:5], rel=1e-4)  # up to 30 and 2 tokens, all are kept
+    short = json.loads(said(capsys, *words[:-4], "--by-position", "short.svg", "--length", "24", "--json"))
+    assert short["loss_beyond_context"] is None and json.loads((place / "short.json").read_text()) == short | {
+        "model": "run",
+        "window": None,
+        "sinks": None,
+    }
     assert all(one != pytest.approx(other, rel=1e-3) for one, other in zip(kept[6:], whole[6:], strict=True))
 
 

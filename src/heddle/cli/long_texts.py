@@ -116,8 +116,11 @@ def _write(lm: "LM", losses: "PositionLosses", reading: LongReading) -> None:
 def _show(losses: "PositionLosses", reading: LongReading) -> None:
     plain = losses.plain()
     within, beyond = plain["loss_within_context"], plain["loss_beyond_context"]
-    print_message(f"loss             {within:.4f} nats per token up to position {losses.context:,}, the trained length")
-    if losses.length > losses.context:
-        print_message(f"                 {beyond:.4f} beyond it, up to position {losses.length:,}")
+    if within is not None:
+        print_message(
+            f"loss             {within:.4f} nats per token up to position {losses.context:,}, the trained length"
+        )
+    if beyond is not None:
+        print_message(f"loss beyond      {beyond:.4f} nats per token up to position {losses.length:,}")
     print_message(f"measured on      {plain['tokens']:,} tokens")
     print_message(f"wrote {reading.figure} and {reading.numbers}")

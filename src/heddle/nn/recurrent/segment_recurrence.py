@@ -101,7 +101,8 @@ class SegmentRecurrence(Recurrent):
 
     def values(self, row: Row) -> Float[Tensor, "batch heads places head_width"]:
         """Return the values of each head."""
-        return self._split(self.value(row))
+        value: Tensor = self.value(row)
+        return self._split(value)
 
     def _attend(self, x: Stream, ctx: Context, slot: object) -> tuple[Row, Weights]:
         """Return memory and new inputs as one row, and the attention weights on them."""
@@ -120,7 +121,8 @@ class SegmentRecurrence(Recurrent):
         return row, scores.to(exact).softmax(-1).to(x.dtype)
 
     def _split(self, x: Float[Tensor, "rows places inner"]) -> Float[Tensor, "rows heads places head_width"]:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (self.heads, -1))
+        return heads.transpose(1, 2)
 
     def _distances(self, x: Stream) -> Int[Tensor, "query key"]:
         """Return how many positions each key is before each query."""

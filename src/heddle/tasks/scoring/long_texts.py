@@ -112,9 +112,14 @@ class PositionLosses:
             "position": [x for x, _ in points],
             "loss": [y for _, y in points],
             "error": self.errors()[: len(points)],
-            "loss_within_context": self.mean(1, self.context),
-            "loss_beyond_context": self.mean(self.context + 1, self.length),
+            "loss_within_context": _or_none(self.mean(1, self.context)),
+            "loss_beyond_context": _or_none(self.mean(self.context + 1, self.length)),
         }
+
+
+def _or_none(number: float) -> float | None:
+    """Return a number as JSON has it."""
+    return None if math.isnan(number) else number
 
 
 def loss_by_position(
