@@ -18,10 +18,10 @@ from heddle.core import (
     settings,
     within,
 )
+from heddle.data.files import find_files
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource
-from heddle.data.sources.decompress import find_files
 from heddle.data.sources.documents import (
     DigestSet,
     Document,
