@@ -73,7 +73,7 @@ class SoundFeatures(FeaturesConfig):
 
     def compute(self, array: NDArray[Any]) -> Frames:
         samples = array.reshape(-1).astype(np.float32)
-        return self.of_samples(samples / 32768 if array.dtype == np.int16 else samples)
+        return self.of_samples(samples / np.float32(32768) if array.dtype == np.int16 else samples)
 
     @abstractmethod
     def of_samples(self, samples: NDArray[np.float32]) -> Frames:
