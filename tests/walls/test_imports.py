@@ -51,6 +51,7 @@ GROUPS = {
         "search": {"constraints", "generation", "runtime", "sampling"},
         "speculative": {"generation", "runtime", "sampling"},
         "scoring": {"runtime", "sampling"},
+        "ctc": {"runtime"},
         "": {"generation", "runtime", "sampling", "search"},
     },
     "checkpoints": {
@@ -95,9 +96,10 @@ GROUPS = {
         "metrics": set(),
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
+        "recognition": {"metrics", "rescoring"},
         "generation": {"metrics", "rescoring", "scoring"},
         "few_shot": {"generation", "labelling"},
-        "evaluation": {"few_shot", "generation", "labelling", "metrics", "scoring"},
+        "evaluation": {"few_shot", "generation", "labelling", "metrics", "recognition", "scoring"},
         "retrieval": {"evaluation", "generation"},
     },
     "comparison": {

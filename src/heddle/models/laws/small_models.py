@@ -200,7 +200,7 @@ def as_source(model: Any, tokens: torch.Tensor) -> torch.Tensor:
     """Return tokens as a source that the model reads: themselves or, for frames, features of each token's own."""
     if model.reads == "ids":
         return tokens
-    shape = model.source_tower.item_shape
+    shape = model.towers[0].item_shape
     table = torch.randn(VOCAB, *shape, generator=torch.Generator().manual_seed(9))
     return table.to(next(model.parameters()).dtype)[tokens]
 
