@@ -182,7 +182,7 @@ class TextTasks(ABC):
         given = [sounds] if isinstance(sounds, str | Path) else list(sounds)
         fused = None if lm is None else FusedModel(lm.model, lm.tokenizer)
         task = transcriber(self.model, self.tokenizer, self.origin.settings, options, fused)
-        found = [one for _, one in task.run(task.recordings(given))]
+        found = [one for _, one in task.run(task.utterances(given))]
         for one in found:
             if one.fault is not None:
                 raise UsageError(f"{one.name}: {one.fault}")

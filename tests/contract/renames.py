@@ -309,3 +309,6 @@ ADDED["configs"] += [
 ADDED["configs"] += ["table of medium dtype sample_rate*"]  # how the arrays of prepared data are stored
 ADDED["recipes"] += [f"{recipe}: *" for recipe in ("transcribe", "transcribe_ctc", "transcribe_lstm")]
 ADDED["public"] += [f"preset {name}" for name in ("speech_ctc", "speech_lstm", "speech_transformer")]
+ADDED["options"] += ["transcribe*"]
+ADDED["public"] += ["LM.transcribe*"]
+ADDED["configs"] += ["table of beams ctc_weight lm_weight*", "table of beams tokens lm_weight*"]  # searches
