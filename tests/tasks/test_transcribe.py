@@ -10,6 +10,7 @@ from tasks.sound_runs import train_ctc, train_joint
 import heddle
 from heddle.cli.main import main
 from heddle.core import ConfigError, UsageError
+from heddle.serving import Engine
 from heddle.tasks.evaluation import GradedModel, run_task, task_named
 from heddle.tasks.recognition import error_rates
 from heddle.tasks.rescoring import parse_nbest
@@ -117,12 +118,17 @@ def test_sounds_that_cannot_be_used_are_told_each_in_a_line(folder: Path, capsys
         (["translate", str(folder / "sounds" / "000.txt"), "-m", str(folder / "runs" / "transcribe")], "reads no text"),
         (["generate", "x", "-m", str(folder / "runs" / "transcribe")], "reads no text"),
         (["explain", "x", "-m", run], "want a model of texts, got one of frames"),
-        (["serve", "-m", str(folder / "runs" / "transcribe"), "--port", "0"], "reads text, got one that reads frames"),
         (["transcribe", str(bad), "-m", str(folder / "runs" / "lm")], "want a model that reads sounds"),
     ):
         assert main([*words_, *DEVICE]) in (1, 2)
         told = capsys.readouterr()
         assert match in told.err and "Traceback" not in told.err, told.err
+
+
+def test_a_server_of_text_refuses_a_model_of_sounds(folder: Path) -> None:
+    lm = heddle.load(folder / "runs" / "transcribe")
+    with pytest.raises(UsageError, match="want a model that reads text, got one that reads frames"):
+        Engine(lm.autoregressive_model)
 
 
 def test_the_task_grades_as_jiwer_does(folder: Path) -> None:
