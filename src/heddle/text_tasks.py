@@ -161,7 +161,7 @@ class TextTasks(ABC):
         return found[0] if alone else found
 
     @overload
-    def transcribe(
+    def transcribe(  # type: ignore[overload-overlap]  # to a type checker, a path is a sequence of paths
         self, sounds: str | Path, *, lm: "TextTasks | None" = None, **options: Unpack[TranscribeOptions]
     ) -> str: ...
     @overload
