@@ -277,8 +277,8 @@ def test_hostile_texts_stay_texts_in_every_view(kind: Kind) -> None:
     def answer(route: Any) -> None:
         response = route.fetch()
         found = response.json()
-        for side in found.get("sides", ()):
-            side["tokens"] = [HOSTILE for _ in side["tokens"]]
+        for sequence in found.get("sequences", ()):
+            sequence["tokens"] = [HOSTILE for _ in sequence["tokens"]]
         nodes = found.get("beams", {}).get("nodes", ())
         for one in [*found.get("best", ()), *nodes]:
             one["text"] = HOSTILE

@@ -7,10 +7,10 @@ import { underline } from "/static/tokens.js";
 const FINE = 1023; // levels of colour of the large map
 let layers = null, now = { layer: 0, head: 0 }, weights = null, known = new Map(); // heads that were asked for
 
-const side = (name) => state.sides.find((one) => one.name === name);
+const sequence = (name) => state.sequences.find((one) => one.name === name);
 const hides = (keys) => $("sink").checked && keys > 1;
 function word(name, count, i) {
-  const { tokens } = side(name);
+  const { tokens } = sequence(name);
   return tokens.length === count ? `${i} ${visible(tokens[i])}` : String(i);
 }
 function drawThumbnail(canvas) {
@@ -24,7 +24,7 @@ function drawLarge() {
 }
 function underlineRow() {
   const map = layers && layers[now.layer], query = state.selected === null ? -1 : placeOf(state.selected);
-  if (!map || !weights || query < 0 || query >= map.shape[1] || map.queries !== state.sides.at(-1).name) return underline(null);
+  if (!map || !weights || query < 0 || query >= map.shape[1] || map.queries !== state.sequences.at(-1).name) return underline(null);
   const keys = map.shape[2], hidden = hides(keys);
   underline(map.keys, (c) => (c >= keys || (hidden && c === 0) ? null : weights[query * keys + c]));
 }
