@@ -2,7 +2,6 @@
 
 import json
 import lzma
-import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -67,9 +66,8 @@ def summarize(out: Path, seeds: Sequence[int]) -> Line:
             macro["corrected"][label] = [statistics.mean((s - floor) / (1 - floor) for s, floor in row) for row in rows]
     found: Line = {"tasks": tasks, "seeds": list(seeds), "chance": floors, "macro": macro, "kept": {}, "difference": {}}
     for kind, by_label in macro.items():
-        for label in (label for label in LABELS[1:] if label in by_label):
-            pairs = zip(by_label[label], by_label["teacher"], strict=True)
-            shares = [own / given if given else math.nan for own, given in pairs]
+        for label in (label for label in LABELS[1:] if label in by_label and all(by_label["teacher"])):
+            shares = [own / given for own, given in zip(by_label[label], by_label["teacher"], strict=True)]
             found["kept"][f"{kind}, {label}"] = {"mean": statistics.mean(shares), "each": shares}
         for label in (label for label in LABELS[2:] if label in by_label):
             each = [own - given for own, given in zip(by_label["student"], by_label[label], strict=True)]

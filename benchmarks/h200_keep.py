@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-FILES = ("*.json", "*.jsonl", "*.md", "logs/*", "shots/*.jsonl", "edit/*.json", "edit/results.jsonl")
+FILES: tuple[str, ...] = ("*.json", "*.jsonl", "*.md", "logs/*", "shots/*.jsonl", "edit/*.json", "edit/results.jsonl")
 FILES += ("edit/replies/*.json", "domain/*.jsonl", "domain/*.md", "notes/*/*")
 NOTES = ("config.json", "environment.json", "metrics.jsonl")
 FROM_ENCODER = ("scratch", "student", "masked", "untrained", "random")

@@ -8,15 +8,16 @@
 #   steps      alone: the steps of distillation's control        students  and controls ($STUDENTS), a process a seed
 #   distill    their fine-tuning and the teacher's               speed     alone: teacher and student on CPU and GPU
 #   domain     Wikipedia, then reviews ($DOMAIN)                 edit      retrieve-and-edit on dialogues ($EDIT)
-#   minilm     the tasks from MiniLM                             gpt       a language model of our own ($GPT)
-#   prompts    few-shot and the rest with SmolLM2 ($PROMPTS)     own       the same with the phase gpt's model
-#   dialogue   replies ranked by models of edit and of SmolLM2   smollm    SAMSum and dialogue from SmolLM2 ($SMOLLM)
+#   minilm     all tasks from MiniLM                             smollm    SAMSum and dialogue from SmolLM2
+#   gpt        a language model of our own ($GPT)                replies   dialogue from it
+#   prompts    few-shot and the rest with SmolLM2 ($PROMPTS)     own       the same with our own
+#   blimp      BLiMP with the encoder
 #   report     every table that there is
 # Archives carry/*.tar, each laid out like OUT of text_tasks.py, are unpacked into $WORK; carry/kept.tgz, what an
 # earlier call kept, is gone on from; $OUT/kept.tgz, renewed every 15 seconds, is what to carry next time.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-[ $# -eq 2 ] || { sed -n '2,18s/^# *//p' "$0" >&2; exit 2; }
+[ $# -eq 2 ] || { sed -n '2,20s/^# *//p' "$0" >&2; exit 2; }
 plan=$1 deadline=$(($(date +%s) + $2))
 known=" $(sed -n '/^phase() {/,/^}/s/^    \([a-z0-9]*\))$/\1/p' "$0" | tr '\n' ' ') "
 for one in ${plan//[,+]/ }; do
@@ -29,8 +30,8 @@ rm -f "$work"/logs/*.log
 site=$(dirname "$work")/heddle-site
 for archive in "$carry"/site*.tar.xz; do
   name=$(basename "$archive")
-  [ -e "$archive" ] && [ ! -e "$site/.$name" ] && mkdir -p "$site" && tar xJf "$archive" -C "$site" --strip-components=1 &&
-    touch "$site/.$name"
+  [ -e "$archive" ] && [ ! -e "$site/.$name" ] && mkdir -p "$site" &&
+    tar xJf "$archive" -C "$site" --strip-components=1 && touch "$site/.$name"
 done
 [ -d "$site" ] && PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONPATH=$PWD/src:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
@@ -40,7 +41,9 @@ for archive in "$carry"/*.tar; do
   name=$(basename "$archive")
   [ -e "$archive" ] && [ ! -e "$work/.$name" ] && tar xf "$archive" -C "$work" && touch "$work/.$name"
 done
-[ -e "$work/.kept" ] || { [ -e "$carry/kept.tgz" ] && $python benchmarks/h200_keep.py restore "$carry/kept.tgz" "$work"; }
+if [ ! -e "$work/.kept" ] && [ -e "$carry/kept.tgz" ]; then
+  $python benchmarks/h200_keep.py restore "$carry/kept.tgz" "$work"
+fi
 touch "$work/.kept"
 if [ -e "$work/smollm2.gguf.part2" ]; then
   cat "$work"/smollm2.gguf.part* > "$work/smollm2.gguf" && rm "$work"/smollm2.gguf.part*
@@ -78,6 +81,13 @@ tune() { # tune LABEL N KEY=VALUE... --OPTION...
   run "$label" $python benchmarks/text_tasks.py finetune "$work" ${TUNE:-} "$@" --label "$label" --processes "$many" \
     --minutes "$(minutes)" --tidy
 }
+shots() { # shots NAME=MODEL N TASK...
+  local model=$1 many=$2
+  shift 2
+  mkdir -p "$work/shots"
+  printf '%s\n' "$@" | each "${model%%=*}" "$many" $python benchmarks/few_shot.py run "$work/data" "$work/shots" \
+    --model "$model" --tasks '{}' --dtype ${DTYPE:-bfloat16} ${PROMPTS:-}
+}
 tasks=${TASKS:-trec sst5 sick ag ner sst2 imdb next squad}
 rates=${RATES:-6e-5 1.2e-4}
 seeds=${SEEDS:-0 1 2}
@@ -100,7 +110,8 @@ phase() {
       tune pointer "$many" ${POINTER:-training.steps=3500} --tasks samsum --init pointer --seeds $seeds \
         --rates ${POINTER_RATES:-1e-3 2e-3} ;;
     steps)
-      run steps $python benchmarks/distillation.py steps "$work" ${STUDENTS:-training.steps=1500} hardware.compile=off ;;
+      run steps $python benchmarks/distillation.py steps "$work" ${STUDENTS:-training.steps=1500} \
+        hardware.compile=off ;;
     students)
       printf '%s\n' $seeds | each students "$many" $python benchmarks/distillation.py students "$work" \
         ${STUDENTS:-training.steps=1500} --seeds '{}' --minutes "$(minutes)" ;;
@@ -111,9 +122,44 @@ phase() {
       for device in ${DEVICES:-cpu cuda}; do
         run speed $python benchmarks/distillation.py speed "$work" --device $device ${SPEED:-}
       done ;;
+    domain)
+      if [ ! -e "$work/domain/held_out.jsonl.xz" ]; then
+        mkdir -p "$work/domain/data/lm-wikipedia-sample" "$work/domain/data/cls-imdb"
+        for file in "$work"/text/articles-train-*; do
+          ln -sf "$file" "$work/domain/data/lm-wikipedia-sample/${file##*/articles-}"
+        done
+        cat "$work/imdb/train.jsonl.xz" "$work/imdb/valid.jsonl.xz" > "$work/domain/data/cls-imdb/train.jsonl.xz"
+        run domain $python benchmarks/domain_pretraining.py tables "$work/domain/data" "$work/domain" || return
+      fi
+      printf '%s\n' $seeds | each domain "$many" $python benchmarks/domain_pretraining.py run "$work/domain" \
+        ${DOMAIN:-training.steps=1000 training.batch=32} --seeds '{}' --minutes "$(minutes)" ;;
+    edit)
+      for seed in $seeds; do printf '%s\n' neighbours-$seed random-$seed none-$seed; done |
+        each edit "$many" bash -c '"$0" benchmarks/retrieve_and_edit.py train "$1" $2 --arms ${3%-*} --seeds ${3#*-} \
+          --minutes $4' $python "$work/edit" "${EDIT:-}" '{}' "$(minutes)" ;;
+    minilm)
+      tune minilm "$many" --tasks $tasks --init "$work/minilm" --rates ${MINILM_RATES:-5e-5 1e-4} --seeds $seeds ;;
+    smollm)
+      tune smollm "$many" --tasks samsum_chat dialogue_chat --init "$work/smollm2.gguf" --seeds $seeds \
+        --rates ${SMOLLM_RATES:-3e-5 1e-4} ;;
+    gpt)
+      run gpt $python benchmarks/text_tasks.py pretrain "$work" --what gpt --minutes "$(minutes)" ${GPT:-} ;;
+    replies)
+      tune gpt "$many" --tasks dialogue_chat --init "$work/runs/gpt" --seeds $seeds \
+        --rates ${SMOLLM_RATES:-3e-5 1e-4} ;;
+    prompts)
+      shots smollm2="$work/smollm2.gguf" "$many" sst2 trec ag webquestions blimp naturalstories ;;
+    own)
+      shots gpt="$work/runs/gpt" "$many" sst2 trec ag webquestions blimp naturalstories ;;
+    blimp)
+      shots encoder="$work/runs/encoder" "$many" blimp ;;
     report)
       run report $python benchmarks/text_tasks.py report "$work"
-      run report $python benchmarks/distillation.py report "$work" --seeds $seeds ;;
+      [ ! -e "$work/distillation_runs.jsonl" ] ||
+        run report $python benchmarks/distillation.py report "$work" --seeds $seeds
+      [ ! -e "$work/domain/domain.jsonl" ] || run report $python benchmarks/domain_pretraining.py report "$work/domain"
+      [ ! -e "$work/shots/results.jsonl" ] || run report $python benchmarks/few_shot.py table "$work/shots"
+      [ ! -e "$work/edit/results.jsonl" ] || run report $python benchmarks/retrieve_and_edit.py report "$work/edit" ;;
   esac
 }
 

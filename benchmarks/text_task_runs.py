@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from results import commit, device, read_lines
+from text_task_chats import chat_settings, grade_chats
 from text_task_data import opened
 
 import heddle
@@ -27,7 +28,8 @@ from heddle.tasks.evaluation import EvaluationTask, GradedModel, task_named
 from heddle.tasks.generation import summarizer
 from heddle.tasks.metrics import rouge_each
 
-ENCODER_RATES, DECODER_RATES = (3e-5, 6e-5, 1.2e-4, 2.4e-4), (1e-4, 3e-4, 1e-3)
+ENCODER_RATES = (3e-5, 6e-5, 1.2e-4, 2.4e-4)
+RATES = {"summarize": (1e-4, 3e-4, 1e-3), "finetune": (3e-5, 1e-4)}  # by recipe; the others have those above
 MARGIN = 15.0  # seconds before the end of the time in which no run begins
 Line = dict[str, Any]
 Overrides = Mapping[str, Any]
@@ -59,6 +61,7 @@ class Task:
     more: dict[str, Any] = field(default_factory=dict)
 
 
+CHATS = ("samsum_chat", "dialogue_chat")  # by a language model: see text_task_chats.py
 PAIR = {"label": "label", "pair": "pair"}
 TASKS = {
     "imdb": Task("classify", 512, 3, batch=32, checks=4),
@@ -79,6 +82,7 @@ TASKS = {
         columns={"text": "text", "target": "summary"},
         more={"rows.source_length": 512, "training.optimizer.weight_decay": 0.01},
     ),
+    **{task: Task("finetune", 1024, 3, batch=16, checks=3, metric="validation_loss") for task in CHATS},
 }
 
 
@@ -101,7 +105,7 @@ class Start:
 
     def rates_of(self, task: str) -> tuple[float, ...]:
         """Return the rates to try on a task."""
-        return self.rates or (DECODER_RATES if TASKS[task].recipe == "summarize" else ENCODER_RATES)
+        return self.rates or RATES.get(TASKS[task].recipe, ENCODER_RATES)
 
     def job(self, out: Path, task: str, rate: float, seed: int, tested: bool = False) -> "Job":
         """Return one of its runs."""
@@ -155,19 +159,23 @@ def source(job: Job, part: str) -> dict[str, Any]:
     return {"kind": "jsonl", "path": path, **columns} if columns else {"kind": "squad", "path": path}
 
 
+def examples(job: Job, batch: int) -> dict[str, Any]:
+    """Return the settings of rows that each hold an example."""
+    data = {"data.sources": [source(job, "train")], "data.split": {"kind": "file", "source": source(job, "valid")}}
+    return data | {"rows.length": TASKS[job.task].length, "rows.batch": batch}
+
+
 def settings_of(job: Job) -> dict[str, Any]:
     """Return the settings of a run."""
     task = TASKS[job.task]
-    batch = int(job.overrides.get("training.batch", task.batch))
+    chats = chat_settings(job.task, job.out) if job.task in CHATS else {}
+    batch = int(job.overrides.get("training.batch", chats.get("training.batch", task.batch)))
     steps = max(1, task.epochs * count(job.out / job.task / "train.jsonl.xz") // batch)
-    steps = int(job.overrides.get("training.steps", steps))
+    steps = int(job.overrides.get("training.steps", chats.get("training.steps", steps)))
     every = max(1, steps // task.checks)
     return {
-        "data.sources": [source(job, "train")],
-        "data.split": {"kind": "file", "source": source(job, "valid")},
+        **(chats or examples(job, batch)),
         "init": job.init,
-        "rows.length": task.length,
-        "rows.batch": batch,
         "training.batch": batch,
         "training.steps": steps,
         "training.schedule.warmup": min(steps - 1, max(1, steps // 10)),
@@ -218,6 +226,9 @@ def test(job: Job) -> Line:
     Of summaries also those of the validation rows, by which one may choose between kinds of models.
     """
     lm = heddle.load(job.folder, best=True)
+    if job.task in CHATS:
+        metrics, intervals = grade_chats(job.task, job.out, lm)
+        return {"test": metrics, "intervals": intervals}
     evaluation = task_named(TASKS[job.task].recipe)
     summaries = TASKS[job.task].recipe == "summarize"
     line: Line = {}

@@ -2,18 +2,19 @@
 
     python benchmarks/text_tasks.py tables DATA OUT                 JSON lines of each task, and text to pre-train on
     python benchmarks/text_tasks.py pack OUT CARRY [--books 3] [--minilm WHEEL]   a small copy for another machine
-    python benchmarks/text_tasks.py pretrain OUT [--what encoder|seq2seq] [--minutes M] [KEY=VALUE...]
+    python benchmarks/text_tasks.py pretrain OUT [--what encoder|seq2seq|gpt] [--minutes M] [KEY=VALUE...]
     python benchmarks/text_tasks.py finetune OUT [--tasks ...] [--rates ...] [--seeds ...] [--init MODEL] [--label NAME]
                                                  [--processes 6] [--minutes 9] [KEY=VALUE...]
     python benchmarks/text_tasks.py report OUT                      mean and deviation of each task
 
 DATA holds the folders cls-*, ner-conll2003, nli-sick, qa-squad1.1, sum-samsum, lm-gutenberg and lm-wikipedia-sample.
-`pretrain` makes OUT/runs/encoder (masked tokens) or OUT/runs/seq2seq (span corruption). `finetune` tries each learning
-rate with the first seed, all tasks side by side, and keeps the best on the validation rows; then the test rows are
-opened once for each seed, by the checkpoint of lowest held-out loss. One JSON line a run goes to OUT/results.jsonl;
-what is there is not run again, and a run that `--minutes` cut off goes on with the next call. `next` is next-sentence
-prediction on pairs of Wikipedia's sentences. The packed folder is laid out like OUT and can be used as such. MiniLM saw
-SQuAD and AllNLI in its own training. No test text is used in pre-training.
+`pretrain` makes OUT/runs/encoder (masked tokens), OUT/runs/seq2seq (span corruption) or OUT/runs/gpt. `finetune` tries
+each learning rate with the first seed, all tasks side by side, and keeps the best on the validation rows; then the test
+rows are opened once for each seed, by the checkpoint of lowest held-out loss. One JSON line a run goes to
+OUT/results.jsonl; what is there is not run again, and a run that `--minutes` cut off goes on with the next call. `next`
+is next-sentence prediction on pairs of Wikipedia's sentences; samsum_chat and dialogue_chat are for language models.
+The packed folder is laid out like OUT and can be used as such. MiniLM saw SQuAD and AllNLI in its own training. No test
+text is used in pre-training.
 """
 
 import argparse
@@ -25,9 +26,10 @@ from typing import Any
 
 from entry_point import positive, run_main
 from safetensors.torch import load_file, save_file
+from text_task_chats import write_chats
 from text_task_data import CORPORA, READERS, write_tables, write_task_texts
 from text_task_models import encoder_run
-from text_task_runs import TASKS, Results, Start, run_starts
+from text_task_runs import CHATS, TASKS, Results, Start, run_starts
 
 import heddle
 from heddle.core.system import parse_overrides
@@ -98,7 +100,7 @@ def _size(folder: Path) -> int:
 
 
 def pretrain(out: Path, what: str, minutes: float | None, overrides: dict[str, Any]) -> None:
-    """Train the encoder or the encoder-decoder, or go on with it."""
+    """Train the encoder, the encoder-decoder or the language model, or go on with it."""
     own = {} if minutes is None else {"stop.minutes": minutes}
     if (out / "runs" / what).exists():
         heddle.train(out / "runs" / what, overrides=own | overrides)
@@ -117,6 +119,8 @@ def finetune(out: Path, given: argparse.Namespace) -> None:
     rates = tuple(given.rates) if given.rates else None
     starts = []
     for task in given.tasks:
+        if task in CHATS:
+            write_chats(out, task)
         init = given.init or str(out / "runs" / ("seq2seq" if TASKS[task].recipe == "summarize" else "encoder"))
         own = given.overrides
         if given.init == "pointer":
@@ -145,7 +149,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=("tables", "pack", "pretrain", "finetune", "report"))
     parser.add_argument("folders", nargs="+", help="DATA OUT, or OUT CARRY, or OUT; then KEY=VALUE")
-    parser.add_argument("--tasks", nargs="+", choices=list(READERS), default=list(READERS))
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(READERS))
     parser.add_argument("--rates", nargs="+", type=float, help="at most six; default: four, for summaries three")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument(
@@ -154,7 +158,7 @@ def arguments() -> argparse.Namespace:
         "summarizer with a pointer-generator",
     )
     parser.add_argument("--label", default="scratch", help="the name of this row of the table")
-    parser.add_argument("--what", choices=("encoder", "seq2seq"), default="encoder", help="what to pre-train")
+    parser.add_argument("--what", choices=("encoder", "seq2seq", "gpt"), default="encoder", help="what to pre-train")
     parser.add_argument("--minutes", type=float, help="after which all stops, to be resumed")
     parser.add_argument("--processes", type=positive, default=1, help="runs side by side")
     parser.add_argument("--tidy", action="store_true", help="remove checkpoints that nothing opens again")

@@ -20,7 +20,7 @@ def write(path: Path, *lines: dict[str, Any]) -> None:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """Return a folder of work: results of two rows, a distilled student, a domain record of one whole seed and a half."""
+    """Return a folder of work: results of two rows, a student, and a domain record of one seed and a half."""
     work = tmp_path / "work"
     write(work / "results.jsonl", {"label": "scratch", "seed": 0}, {"label": "minilm", "seed": 0})
     write(work / "distillation_runs.jsonl", {"run": "student-0"})
