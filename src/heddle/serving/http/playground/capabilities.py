@@ -48,7 +48,7 @@ class ModelCapabilities:
         special, pair = source.tokenizer.special_tokens, source.model.reads_source
         start, ends = (list(special.decoder_start), list(special.ends)) if pair else ([], [])
         context = source.model.context if engine is None else engine.capacity
-        found = {"id": source.name, "kind": self.kind, "vocab": source.model.vocab, "context": context}
+        found: dict[str, Any] = {"id": source.name, "kind": self.kind, "vocab": source.model.vocab, "context": context}
         found |= {"shows": list(self.shows), "tasks": list(self.tasks), "generates": engine is not None}
         return found | {"chat": self.chats, "start": start, "ends": ends}
 
