@@ -65,7 +65,7 @@ browser: setup
 	test -f .browser/package/axe.min.js || (cd .browser && npm pack --silent $(subst core-,core@,$(AXE)) && tar -xzf $(AXE).tgz)
 	echo "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c  .browser/package/axe.min.js" | sha256sum --check --quiet
 	set -o pipefail; (chromium --version; $(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/$(SEEN) $(BIN)/python -m pytest -n 0 -v -rP --no-header -p no:cacheprovider \
-		tests/comparison/test_browser.py tests/explain/test_page.py tests/serving/test_playground*.py) | sed 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
+		tests/comparison/test_browser.py tests/explain/test_page.py tests/serving/test_playground*.py) | sed -u 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
 
 # Ray, and `heddle compare` on a local cluster of two workers, one of which dies.
 cluster: setup

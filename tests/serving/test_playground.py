@@ -272,6 +272,12 @@ def test_the_page_can_be_read_on_a_phone_and_used_by_keyboard(browser: Any, serv
     tab.page.keyboard.press("Enter")
     tab.page.wait_for_selector("#bars[data-place='2']")
     assert tab.page.locator("#rows .chip").nth(3).get_attribute("aria-pressed") == "true"
+    assert tab.page.locator("#rows .chip[tabindex='0']").count() == 1, "the tab key stops once in a row"
+    tab.page.locator("#grid button[tabindex='0']").focus()
+    tab.page.keyboard.press("ArrowDown")
+    tab.page.keyboard.press("ArrowRight")
+    tab.page.keyboard.press("Enter")
+    tab.page.wait_for_selector("#map[data-map='1 1']")
     if KEPT in os.environ:
         tab.page.screenshot(path=str(Path(os.environ[KEPT]) / f"playground-phone-{scheme}.png"), full_page=True)
     tab.close()

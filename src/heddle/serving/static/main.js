@@ -81,10 +81,11 @@ async function go() {
 async function goPair() {
   typed = state.text = $("prompt").value;
   branches = [];
-  const { start } = state.able, written = await write(start);
-  state.ids = [...start, ...written];
+  const { start } = state.able;
+  state.ids = start; // nothing is written yet
   markFresh(start.length);
-  if (await look(looked(), start.length)) keepBranch();
+  await look(looked(), start.length);
+  await shown(start, await write(start));
 }
 async function shown(before, written) {
   state.ids = [...before, ...written];

@@ -40,8 +40,10 @@ class Row {
     return node;
   }
   press(i) {
-    const node = this.chips.get(i);
-    if (node && this.isMain) node.setAttribute("aria-pressed", String(i === state.selected));
+    const node = this.chips.get(i), chosen = i === (this.isMain ? state.selected : 0);
+    if (!node) return;
+    node.tabIndex = chosen ? 0 : -1; // one stop of the tab key; arrows lead to the others
+    if (this.isMain) node.setAttribute("aria-pressed", String(chosen));
   }
   underline(i) {
     const node = this.chips.get(i), weight = this.marks && this.marks(i), has = weight !== null && weight !== undefined;
@@ -56,6 +58,7 @@ class Row {
     this.long = true;
     this.chips.clear();
     this.box.classList.add("long");
+    this.box.tabIndex = 0;
     this.watch = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, target }) => (isIntersecting ? this.fill(target) : this.empty(target))), { root: this.box, rootMargin: "200px" });
     const blocks = [];
     for (let from = 0; from < this.items.length; from += BLOCK) blocks.push(this.block(from));
