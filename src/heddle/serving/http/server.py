@@ -13,10 +13,10 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from heddle.serving.http.app import DRAIN_SECONDS
 from heddle.serving.http.errors import ApiError, to_json
 
 HEADER_SECONDS = 10.0  # within which a request's headers must have come
-DRAIN_SECONDS = 30.0
 HEADER_BYTES = 1 << 15
 
 
