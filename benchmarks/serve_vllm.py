@@ -13,7 +13,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +25,7 @@ from entry_point import positive, run_main
 from peer_servers import NAME, PeerServer, free_port, running
 from results import commit, device, record
 
+import heddle
 from heddle.cli.main import main as heddle_main
 from heddle.core import EnvironmentFault
 
@@ -88,9 +89,11 @@ def _rounded(value: Any) -> Any:
     return [_rounded(one) for one in value] if isinstance(value, list) else round(value, 3)
 
 
-def compare(folder: Path, ours: PeerServer, theirs: PeerServer, ids: range) -> tuple[dict[str, Any], list[Any]]:
+def compare(
+    folder: Path, ours: PeerServer, theirs: PeerServer, sample: Sequence[int]
+) -> tuple[dict[str, Any], list[Any]]:
     """Ask both servers the same requests."""
-    asked = differential.requests(ids)
+    asked = differential.requests(sample)
     answers = [differential.ask(server, asked) for server in (ours, theirs)]
     found = differential.summary(*answers) | {"weights": differential.weight_hash(folder)}
     found["texts_equal"] = sum(mine["text"] == other["text"] for mine, other in zip(*answers, strict=True))
@@ -136,8 +139,9 @@ def main() -> None:
             store(given.store, small, f"vllm {found['vllm']}", answers)
         if given.model is not None:
             folder = export(given.model, work / "model-hf")
+            sample = heddle.load(folder, device="cpu").tokenizer.encode(" ".join(differential.TEXTS))
             with both(folder, given.vllm, given.threads, work) as servers:
-                found["model"], _ = compare(folder, *servers, range(100, 40_000))
+                found["model"], _ = compare(folder, *servers, sample)
                 found["streams"] = speed(*servers)
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -217,19 +217,21 @@ def fuzzed(draw: random.Random) -> tuple[str, bytes]:
     return path, raw
 
 
-def check_fuzzed(server: Running, count: int, seed: int) -> None:
-    draw = random.Random(seed)
+def check_fuzzed(server: Running, count: int, seed: int) -> dict[str, int]:
+    draw, statuses = random.Random(seed), dict[str, int]()
     pid = server.process.pid
     for number in range(count):
         path, raw = fuzzed(draw)
         begun = time.monotonic()
         status, _, body = exchange(server, "POST", path, raw)
         assert 200 <= status < 500, (path, raw[:200], status, body[:200])
+        statuses[str(status)] = statuses.get(str(status), 0) + 1
         assert time.monotonic() - begun < 5
         assert b"Traceback" not in body and b"/src/" not in body
         if number % 50 == 0:
             assert post(server, "/v1/completions", GOOD)[0] == 200
     assert server.process.poll() is None and server.process.pid == pid
+    return statuses
 
 
 def test_fuzzed_bodies_are_answered_or_refused(server: Running) -> None:
