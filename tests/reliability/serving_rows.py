@@ -154,46 +154,56 @@ def check_oversized(server: Running) -> dict[str, float]:
 
 def check_slow_clients(server: Running, dribblers: int, readers: int, seconds: float) -> dict[str, float]:
     """Dribble requests, and read no answers, beside eight good clients."""
-    alone, before = percentile([timed(server) for _ in range(60)], 0.95), Footprint.of(server).descriptors
-    slow, stop, found = (
-        [_Slow(server, number < dribblers) for number in range(dribblers + readers)],
-        threading.Event(),
-        [],
-    )
-
-    def good() -> None:
-        while not stop.is_set():
-            found.append(timed(server))
-            time.sleep(0.05)
-
-    threads = [threading.Thread(target=good) for _ in range(8)]
-    for thread in threads:
-        thread.start()
+    with _good_clients(server) as alone:
+        time.sleep(seconds / 3)
+    before = Footprint.of(server).descriptors
+    slow = [_Slow(server, number < dribblers) for number in range(dribblers + readers)]
     begun, held = time.monotonic(), list[tuple[float, int]]()
-    while time.monotonic() < begun + seconds:
-        for one in slow:
-            one.dribble()
-        held.append((time.monotonic() - begun, Footprint.of(server).descriptors - before))
-        time.sleep(0.5)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    with _good_clients(server) as beside:
+        while time.monotonic() < begun + seconds:
+            for one in slow:
+                one.dribble()
+            held.append((time.monotonic() - begun, Footprint.of(server).descriptors - before))
+            time.sleep(0.5)
+    for one in slow:
+        one.wire.close()
     return {
         "most_held": max(count for _, count in held),
         "dribblers_closed_after": round(max(one.closed or 1e9 for one in slow if one.sends), 1),
         "all_closed_after": round(next((at for at, count in reversed(held) if count > 8), 0), 1),  # but for good ones
         "held_at_the_end": held[-1][1],
-        "good_requests": len(found),
-        "p95_seconds": round(percentile(found, 0.95), 4),
-        "p95_alone_seconds": round(alone, 4),
+        "good_requests": len(beside),
+        "p95_seconds": round(percentile(beside, 0.95), 4),
+        "p95_alone_seconds": round(percentile(alone, 0.95), 4),
     }
+
+
+@contextmanager
+def _good_clients(server: Running) -> Iterator[list[float]]:
+    """Keep eight clients asking; the seconds of each request are in the list when the block has ended."""
+    stop, found = threading.Event(), list[float]()
+
+    def ask() -> None:
+        while not stop.is_set():
+            found.append(timed(server))
+            time.sleep(0.05)
+
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(ask) for _ in range(8)]
+        try:
+            yield found
+        finally:
+            stop.set()
+        for one in waiting:
+            one.result()
 
 
 class _Slow:
     """A client who sends a byte now and then, or asks for much and reads nothing."""
 
     def __init__(self, server: Running, sends: bool) -> None:
-        self.sends, self.begun, self.closed = sends, time.monotonic(), None
+        self.sends, self.begun = sends, time.monotonic()
+        self.closed: float | None = None
         self.wire = socket.socket()
         self.wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         self.wire.connect(("127.0.0.1", server.port))

@@ -356,9 +356,10 @@ def test_flood_is_answered_or_refused(folders: dict[str, Path], tmp_path: Path) 
 # --- R20, R25: slow clients, and the end ------------------------------------------------------------------------------
 
 
-def test_sender_who_dribbles_is_cut_off(server: Running) -> None:
-    begun = time.monotonic()
-    with connection(server, 30) as wire, connection(server, 30) as other:
+def test_sender_who_dribbles_and_reader_who_takes_nothing_are_cut_off(server: Running) -> None:
+    begun, before = time.monotonic(), descriptors(server)
+    with connection(server, 30) as wire, connection(server, 30) as other, connection(server, 30) as reader:
+        reader.sendall(head("GET", "/static/main.js", {"Host": "localhost"}) * 600)  # more than its socket takes
         wire.sendall(b"GET /health HTT")  # headers that never end
         body = b'{"model": "gpt", '
         headers = {"Host": "localhost", "Authorization": f"Bearer {KEY}", "Content-Length": "500"}
@@ -368,7 +369,10 @@ def test_sender_who_dribbles_is_cut_off(server: Running) -> None:
         assert post(server, "/v1/completions", GOOD)[0] == 200
         assert answer(wire)[0] == 0
         assert answer(other)[0] == 408
-    assert 8 < time.monotonic() - begun < 20
+        assert 8 < time.monotonic() - begun < 20
+        while descriptors(server) > before + 1 and time.monotonic() < begun + 30:
+            time.sleep(0.1)
+        assert descriptors(server) <= before + 1  # the reader's connection too, though it is open at its own end
 
 
 def test_accepted_requests_finish_when_the_server_ends(folders: dict[str, Path], tmp_path: Path) -> None:
