@@ -1,6 +1,6 @@
 """Serving rows (R15 to R26): what the tests run at the table's counts, and this file as a program at larger ones.
 
-    python tests/reliability/serving_rows.py [--fuzzed 20000] [--hang-ups 10000] [--minutes 10]
+    python tests/reliability/serving_rows.py [--fuzzed 20000] [--drawn 20000] [--hang-ups 10000] [--minutes 10]
 
 The server is `heddle serve` as a process with tiny models; what it holds is read from /proc.
 """
@@ -461,15 +461,21 @@ def main() -> None:
     """Run the rows at larger counts, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fuzzed", type=int, default=0, help="fuzzed bodies, and half as many damaged requests")
+    parser.add_argument("--drawn", type=int, default=0, help="requests drawn by schemathesis, 2,000 a server")
     parser.add_argument("--hang-ups", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=0, help="of mixed load")
     parser.add_argument("--out", type=Path, help="append a JSON line a row to this file")
     given = parser.parse_args()
     from serving.test_http import check_fuzzed
+    from serving.test_schemathesis import check_drawn
 
     rows: list[tuple[str, bool, Callable[[Running], Any]]] = [
         ("R19 fuzzed bodies", given.fuzzed > 0, lambda server: check_fuzzed(server, given.fuzzed, 19)),
         ("R19 damaged requests", given.fuzzed > 0, lambda server: check_broken_http(server, given.fuzzed // 2, 19)),
+        *(
+            ("R19 schemathesis", True, lambda server, seed=seed: check_drawn(server, 2000, seed))  # type: ignore[misc]
+            for seed in range(0, given.drawn, 2000)
+        ),
         ("R23 hang-ups", given.hang_ups > 0, lambda server: check_hang_ups(server, given.hang_ups, 23)),
         ("R26 soak", given.minutes > 0, lambda server: soak(server, given.minutes, 26)),
     ]
