@@ -36,6 +36,7 @@ from entry_point import positive, run_main
 from results import commit, device, read_lines
 from safetensors.torch import load_file, save_file
 from text_task_data import CORPORA, READERS, opened, write_tables, write_task_texts
+from text_task_models import encoder_run
 
 import heddle
 from heddle.core.system import parse_overrides
@@ -45,6 +46,20 @@ MOST_RATES, LIMIT = 6, 64 * 2**20
 ENCODER_RATES, DECODER_RATES = (2e-5, 5e-5, 1e-4, 2e-4), (1e-4, 3e-4, 1e-3)
 MARGIN = 15.0  # seconds before the end of the time in which no run begins
 Line = dict[str, Any]
+SEQ2SEQ: dict[str, Any] = {
+    "name": "seq2seq",
+    "model.width": 512,
+    "model.heads": 8,
+    "model.layers": 6,
+    "model.hidden": 1024,
+    "tokenizer.vocab": 16384,
+    "rows.length": 568,
+    "training.batch": 64,
+    "training.steps": 6000,
+    "training.schedule.warmup": 500,
+    "training.optimizer.learning_rate": 1e-3,
+    "every.save": 1000,
+}
 
 
 @dataclass(frozen=True)
@@ -141,20 +156,9 @@ def pretrain(out: Path, what: str, minutes: float | None, overrides: dict[str, A
         heddle.train(out / "runs" / what, overrides=own | overrides)
         return
     write_task_texts(out)
-    shape: dict[str, Any] = {"model.width": 512, "model.heads": 8, "tokenizer.vocab": 16384}
-    if what == "encoder":
-        shape |= {"model.layers": 12, "rows.length": 512, "training.batch": 64, "objective.unit": "word"}
-    else:
-        shape |= {"model.layers": 6, "model.hidden": 1024, "rows.length": 568, "training.batch": 64}
-    settings: dict[str, Any] = {
-        "name": what,
-        "training.steps": 6000,
-        "every.save": 1000,
-        "training.schedule.warmup": 500,
-    }
-    settings["training.optimizer.learning_rate"] = 4e-4 if what == "encoder" else 1e-3
-    recipe = "bert" if what == "encoder" else "t5"
-    heddle.train(recipe, data=out / "text", overrides=shape | settings | own | overrides, runs=out / "runs")
+    settings = {} if what == "encoder" else SEQ2SEQ
+    recipe = encoder_run() if what == "encoder" else "t5"
+    heddle.train(recipe, data=out / "text", overrides=settings | own | overrides, runs=out / "runs")
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Tasks of an LM: classify, tag, answer and fill in masks by an encoder; few-shot by a decoder; write summaries."""
+"""Tasks of an LM: classify, tag, answer and fill by an encoder; few-shot by a decoder; summarize and translate."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from heddle.decoding import GenerationOptions
 from heddle.explain import ExplainFields, Explanation, explain, explain_options
 from heddle.models.networks import Model
 from heddle.tasks.few_shot import AnswerGenerator, FewShotClassifier, FewShotOptions, GeneratedAnswer, few_shot
-from heddle.tasks.generation import summarizer
+from heddle.tasks.generation import own_translator, summarizer
 from heddle.tasks.labelling import (
     Answer,
     Answerer,
@@ -155,6 +155,25 @@ class TextTasks(ABC):
         given, alone = one_or_more("summarize", texts)
         task = summarizer(self.model, self.tokenizer, self.origin.settings, options)
         found = [one.text for one in task.run(given)]
+        return found[0] if alone else found
+
+    @overload
+    def translate(self, texts: str, *, task: str | None = None, **options: Unpack[GenerationOptions]) -> str: ...
+    @overload
+    def translate(
+        self, texts: list[str], *, task: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> list[str]: ...
+    def translate(
+        self, texts: str | Sequence[str], *, task: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> str | list[str]:
+        """Return the translation of a text, or of each of a list, by an encoder-decoder that was trained on pairs.
+
+        An imported model has settings for it (T5's prefix, Marian's beams), before which options come that are given;
+        `task` chooses where it has several, such as en_to_de. A blank text stays blank; one that is longer than the
+        model's context is refused.
+        """
+        given, alone = one_or_more("translate", texts)
+        found = list(own_translator(self.model, self.tokenizer, self.origin.settings, options, task).run(given))
         return found[0] if alone else found
 
     @overload

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heddle.cli.catalog import FILE, Catalog, build_catalog, catalog, to_text
-from heddle.cli.keys import explain, find_places, search
+from heddle.cli.keys import explain, find_matches, search
 from heddle.cli.main import main
 from heddle.cli.reference import reference
 from heddle.core import Config, kinds
@@ -59,7 +59,7 @@ def test_help_reaches_every_key() -> None:
     for table in known.tables.values():
         for key in table.keys.values():
             path = [*known.paths[table.name], *([] if table.kind is None else [table.kind]), key.name]
-            found = find_places(known, ".".join(path))
+            found = find_matches(known, ".".join(path))
             assert key in [place.key for place in found], path
 
 

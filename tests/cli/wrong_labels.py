@@ -41,7 +41,7 @@ TRAIN = {
     "classify data=header.csv": "no documents to learn from: 0 seen, 0 kept",
     "classify data=nothing.csv": "nothing.csv: which column holds the text? It has none",
     "classify data=corpus.txt": "data.sources.0: want one with classes: CSV, TSV or JSON lines",
-    f"classify data=classes.csv {HELD_OUT}": "unknown.csv:2: label 'c' is not among those of the training side: a, b",
+    f"classify data=classes.csv {HELD_OUT}": "unknown.csv:2: label 'c' is not among those of the training split: a, b",
     "classify data=classes.csv objective.class_weights='{c: 1}'": "objective.class_weights: want a number for each of",
     "classify data=classes.csv data.sources.0.label=nosuch": "classes.csv: no column 'nosuch'; the header has text",
     "classify data=classes.csv rows.length=2": "rows.length: want at least 3, because a row has special tokens, got 2",

@@ -271,7 +271,7 @@ ADDED["recipes"] += [f"{recipe}: *" for recipe in ("classify", "tag", "answer", 
 ADDED["recipes"] += [f"{recipe}: objective.prefix" for recipe in TRANSLATION]
 ADDED["public"] += [
     "LM.tokenizer gives pair*",
-    *(f"LM.{task}*" for task in ("answer", "classify", "fill", "summarize", "tag")),
+    *(f"LM.{task}*" for task in ("answer", "classify", "fill", "summarize", "tag", "translate")),
 ]
 ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.EvaluationTask", "heddle.register_task"]
 ADDED["options"] += ["evaluate --task"]

@@ -330,8 +330,8 @@ def _chats(
     chat_encoder = corpus.chat_encoder(lm.tokenizer, lm.origin.template)
     assert chat_encoder is not None
     for document in corpus.held_out(counter) if data is None else _read(corpus, data, counter):
-        assert document.turns is not None
-        found = chat_encoder.encode(document.turns)
+        assert document.conversation is not None
+        found = chat_encoder.encode(document.conversation)
         if isinstance(found, RejectedDocument):
             counter.skip(found.reason, document.origin)
         else:
@@ -353,7 +353,7 @@ def _prepared(lm: "LM", folder: Path) -> "Shards":
     """Open the held-out shards of prepared data."""
     from heddle.core import DataError
     from heddle.data.shards import Shards, open_prepared
-    from heddle.data.sources import Side
+    from heddle.data.sources import Split
     from heddle.text.tokenizers import load_tokenizer
 
     prepared = open_prepared(folder)
@@ -363,4 +363,4 @@ def _prepared(lm: "LM", folder: Path) -> "Shards":
         raise DataError(f"{folder}: prepared with another tokenizer than the model's")
     if prepared.pairs:
         raise DataError(f"{folder}: has pairs, and a language model needs plain text")
-    return Shards.open(prepared.shard_folders(Side.VALID)[0])
+    return Shards.open(prepared.shard_folders(Split.VALID)[0])

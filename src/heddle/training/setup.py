@@ -376,7 +376,8 @@ def _callbacks(
     if not isinstance(config.training.window_warmup, callbacks.NoWindowWarmupConfig):
         found.append(callbacks.WindowWarmup(config.training.window_warmup, trainer.hardware.device))
     if is_main:
-        flops = training_flops(trainer.model, trainer.loader.plan.mean_length)
+        length = trainer.loader.plan.mean_length
+        flops = round(training_flops(trainer.model, length) / config.objective.target_share(config.rows.max_length))
         found.append(callbacks.Log(metrics, reporter, every.log, flops))
         found.append(EstimateTime(reporter))
     found.append(callbacks.Validate(rows, config.objective, metrics, reporter, every.validate))

@@ -16,7 +16,7 @@ TRIES = 2  # a run whose process dies is repeated once
 
 Group = Sequence[Job]  # the runs of one variant: one process trains them, one after the other
 OnResult = Callable[[Result], None]
-OnProgress = Callable[[Sequence[Job], int], None]  # runs in training, how many are waiting
+OnProgress = Callable[[Sequence[Job], int], None]  # runs in training, how many are queued
 
 
 @dataclass

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from heddle.comparison.arms import with_rate
 from heddle.comparison.plan import Hashes, PlannedRun, config_hash, prepare_data, run_flops, run_of_seed
-from heddle.comparison.scaling.study import FEWEST_SIZES, Architecture, Study
+from heddle.comparison.scaling.study import MIN_SIZES, Architecture, Study
 from heddle.comparison.suites import VALIDATION_ROWS
 from heddle.core import ConfigError, UsageError, fields_of, replace
 from heddle.data.shards import Prepared, Shards
-from heddle.data.sources import Side
+from heddle.data.sources import Split
 from heddle.models import (
     Shape,
     ShapeLadder,
@@ -32,7 +32,7 @@ from heddle.training import RunConfig, resolve_model
 
 T = TypeVar("T")
 FLOPS_AT_CENTRE = 60.0  # C / N^2 where each parameter has ten tokens: six FLOPs each for N parameters and 10 N tokens
-FEWEST_STEPS = 20
+MIN_STEPS = 20
 GRID, LARGER = "grid", "larger"  # arms; those of the search are called rate x 0.5
 
 
@@ -124,7 +124,7 @@ class Text:
     @classmethod
     def of(cls, prepared: Prepared) -> "Text":
         """Read what is known of prepared data."""
-        (folder, *_) = prepared.shard_folders(Side.TRAIN)
+        (folder, *_) = prepared.shard_folders(Split.TRAIN)
         shards = Shards.open(folder, verify=False)
         try:
             return cls(Hashes.of(prepared), prepared.load_tokenizer().vocab, shards.tokens)
@@ -195,9 +195,9 @@ def _profile(study: Study, one: Architecture, text: Text) -> Profile:
                 left_out.append(f"{cell.variant} at {budget:.3g} FLOPs: {reason}")
             else:
                 here[cell.shape] = cell
-        if len(here) < FEWEST_SIZES:
+        if len(here) < MIN_SIZES:
             why = f": {left_out[-1]}" if left_out else ""
-            want = f"at least {FEWEST_SIZES} sizes that can be trained"
+            want = f"at least {MIN_SIZES} sizes that can be trained"
             raise UsageError(f"{one.name}: budgets: want {want} at {budget:.3g} FLOPs, got {len(here)}{why}")
         cells += here.values()
     return Profile(one, tuple(cells), tuple(dict.fromkeys(left_out)))
@@ -206,7 +206,7 @@ def _profile(study: Study, one: Architecture, text: Text) -> Profile:
 def _unfit(cell: Cell, epoch: int) -> str:
     if cell.tokens > epoch:
         return f"{cell.tokens:,} tokens are more than the {epoch:,} of one epoch"
-    return f"{cell.steps} steps are fewer than {FEWEST_STEPS}" if cell.steps < FEWEST_STEPS else ""
+    return f"{cell.steps} steps are fewer than {MIN_STEPS}" if cell.steps < MIN_STEPS else ""
 
 
 def check_epoch(cell: Cell, epoch: int) -> None:

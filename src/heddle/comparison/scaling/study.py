@@ -29,13 +29,13 @@ from heddle.models.presets import PresetConfig
 from heddle.recipes import RECIPES
 from heddle.training import RunConfig, resolve_run
 
-FEWEST_BUDGETS, FEWEST_SIZES = 3, 3  # one may be left out, and a parabola has three constants
-MOST_WARMUP = 0.05  # of the steps: longer ones favour large models (Porian et al. 2024)
+MIN_BUDGETS, MIN_SIZES = 3, 3  # one may be left out, and a parabola has three constants
+MAX_WARMUP = 0.05  # of the steps: longer ones favour large models (Porian et al. 2024)
 DECAYED = 0.5  # of the peak rate, at most, that is left in the last step
 SHARED = ("data", "tokenizer", "rows", "objective", "validation_rows", "hardware")
 
 AboveZero = Annotated[float, within("above 0", lambda value: 0 < value < math.inf)]
-Warmup = Annotated[float, within(f"0 to {MOST_WARMUP}, of the steps", lambda share: 0 <= share <= MOST_WARMUP)]
+Warmup = Annotated[float, within(f"0 to {MAX_WARMUP}, of the steps", lambda share: 0 <= share <= MAX_WARMUP)]
 Rule = Literal["power", "width", "fixed"]
 
 
@@ -73,7 +73,7 @@ class ScaleConfig(Config):
     seeds: Positive = 2
     rates: tuple[float, ...] = (0.5, 1.0, 2.0)
     rule: Rule = "power"
-    warmup: Warmup = MOST_WARMUP
+    warmup: Warmup = MAX_WARMUP
     depth: Annotated[float, within("0 to 2", lambda power: 0 <= power <= 2)] | None = None
     draws: Annotated[int, within("at least 20", lambda count: count >= 20)] = 1000
     larger: LargerConfig = LargerConfig()
@@ -84,7 +84,7 @@ class ScaleConfig(Config):
             for value in fields_of(self)[name]:
                 if not 0 < value < math.inf:
                     raise ConfigError(name, want="numbers above 0", got=f"{value:g}")
-        for name, least in (("budgets", FEWEST_BUDGETS), ("sizes", FEWEST_SIZES)):
+        for name, least in (("budgets", MIN_BUDGETS), ("sizes", MIN_SIZES)):
             given = fields_of(self)[name]
             if len(set(given)) < max(least, len(given)):
                 raise ConfigError(name, want=f"at least {least}, each once", got=", ".join(f"{x:g}" for x in given))
