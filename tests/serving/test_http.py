@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -226,7 +227,8 @@ def check_fuzzed(server: Running, count: int, seed: int) -> dict[str, int]:
         status, _, body = exchange(server, "POST", path, raw)
         assert 200 <= status < 500, (path, raw[:200], status, body[:200])
         statuses[str(status)] = statuses.get(str(status), 0) + 1
-        assert time.monotonic() - begun < 5
+        long = status == 200 and len(raw) > 9000  # a model may work on a long text for a while
+        assert time.monotonic() - begun < (20 if long else 5), (path, raw[:200])
         assert b"Traceback" not in body and b"/src/" not in body
         if number % 50 == 0:
             assert post(server, "/v1/completions", GOOD)[0] == 200
@@ -400,6 +402,24 @@ def test_accepted_requests_finish_when_the_server_ends(folders: dict[str, Path],
         assert len(found) == 4 and all(b"data: [DONE]" in one and b'"finish_reason":"length"' in one for one in found)
         with pytest.raises(OSError), connection(ending, 2):
             pass
+
+
+def test_models_share_the_seconds_to_drain() -> None:
+    served_model = pytest.importorskip("heddle.serving.http.served_model", reason="the extra `serve` is not installed")
+    given: list[float] = []
+
+    class Slow:
+        """A model that takes all the time it gets."""
+
+        def __init__(self, name: str) -> None:
+            self.source = SimpleNamespace(name=name)
+
+        def close(self, drain: float) -> None:
+            given.append(drain)
+            time.sleep(drain)
+
+    served_model.ServedModels([Slow("a"), Slow("b")]).close(0.2)
+    assert given[0] == pytest.approx(0.2, abs=0.05) and given[1] < 0.1
 
 
 def metric_or_zero(server: Running) -> float:

@@ -5,6 +5,7 @@ import contextlib
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -98,6 +99,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, draining: threading.Event) -> None:
         super().__init__(config)
         self.draining = draining
+        self.drain_begun: float | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -116,6 +118,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; a second signal ends at once."""
         self.force_exit = self.should_exit
+        self.drain_begun = time.monotonic() if self.drain_begun is None else self.drain_begun
         self.draining.set()
         self.should_exit = True
 
@@ -135,7 +138,9 @@ def serve(app: FastAPI, bound: socket.socket, drain: float = DRAIN_SECONDS) -> N
         h11_max_incomplete_event_size=HEADER_BYTES,
         **settings,
     )
+    server = Server(config, app.state.draining)
     try:
-        Server(config, app.state.draining).run([bound])
+        server.run([bound])
     finally:
-        app.state.models.close(drain)
+        begun = time.monotonic() if server.drain_begun is None else server.drain_begun
+        app.state.models.close(max(0.0, begun + drain - time.monotonic()))
