@@ -117,7 +117,7 @@ def kept(path: str, answer: dict[str, Any]) -> dict[str, Any]:
         text = choice["message"]["content"] or ""
     else:
         found = choice["logprobs"]
-        tops = [None if top is None else list(top.values()) for top in found["top_logprobs"]]
+        tops: list[Any] = [None if top is None else list(top.values()) for top in found["top_logprobs"]]
         scored = list(zip(found["token_logprobs"], tops, strict=True))
         text = choice["text"]
     gaps = [None if not top else _gap(top) for _, top in scored]

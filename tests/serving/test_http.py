@@ -204,6 +204,8 @@ def fuzzed(draw: random.Random) -> tuple[str, bytes]:
         own = {"answer": {"texts", "lists"}, "rescore": {"texts", "questions"}}
         left_out = own.get(path.removeprefix("/v1/heddle/"), {"questions", "lists"})
         body = {name: value for name, value in body.items() if name not in left_out}
+        if path.endswith(("translate", "summarize")):
+            body["max_tokens"] = 2  # of a source of 9,000 characters too
         body["model"] = draw.choice(["gpt", "pair", "reader"])
     for _ in range(draw.randrange(3)):
         body[draw.choice(FIELDS)] = draw.choice(VALUES)
