@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
 from heddle.arguments import as_texts, one_or_more
-from heddle.core import UsageError
+from heddle.core import ConfigError, UsageError
 from heddle.decoding import GenerationOptions
 from heddle.explain import ExplainFields, Explanation, explain, explain_options
 from heddle.models.networks import Model
@@ -21,6 +22,7 @@ from heddle.tasks.labelling import (
     TaggedText,
     Tagger,
 )
+from heddle.tasks.memory import BuildMemoryConfig, BuildMemoryOptions, build_memory
 from heddle.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -186,3 +188,15 @@ class TextTasks(ABC):
         gaps = MaskFiller.of(self.model, self.tokenizer, top).run(given)
         found: list[Filled] = [one[0] if len(one) == 1 else one for one in gaps]
         return found[0] if alone else found
+
+    def build_memory(self, texts: Sequence[str], folder: str | Path, **options: Unpack[BuildMemoryOptions]) -> Path:
+        """Write the hidden states of texts with the token after each (kNN-LM), for `with_memory`; return the folder.
+
+        The options are precision (float16 or float32), window, stride and most, the largest number of tokens. A build
+        that was interrupted is continued by the same call.
+        """
+        for name in options:
+            if name not in BuildMemoryOptions.__annotations__:
+                raise ConfigError.unknown(name, name, tuple(BuildMemoryOptions.__annotations__))
+        given = as_texts("build_memory", texts)
+        return build_memory(self.model, self.tokenizer, given, folder, BuildMemoryConfig(**options)).folder

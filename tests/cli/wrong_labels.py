@@ -68,7 +68,7 @@ VERBS = {f"train {words} {SMALL}": want for words, want in TRAIN.items()} | {
     "classify nosuch.txt -m classifier": "nosuch.txt: no such file",
     "classify empty.txt -m classifier": "empty.txt: an empty file; want one line or more",
     "classify header.csv -m classifier": "header.csv: want one row or more, found none",
-    "classify two.txt -m run": "classify: want an encoder, such as BERT, got a language model",
+    "classify two.txt -m run": "got a language model; to prompt it: give labels (--labels good,bad)",
     "classify two.txt -m tagger": "want an encoder with an output of the kind sequence_class",
     "classify two.txt -m classifier --reference nosuch.txt": "nosuch.txt: no such file",
     "classify two.txt -m classifier --reference unknown.csv": "unknown.csv: want a label for each line that was read",

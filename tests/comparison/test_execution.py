@@ -5,13 +5,14 @@ import subprocess
 import sys
 import time
 import typing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from heddle.comparison.execution import Job, Limit, keep_log, local
+from heddle.comparison.execution import Job, Limit, StepSpeed, keep_log, local, pilot_worker
 from heddle.comparison.execution.ledger import Result
 from heddle.comparison.execution.local import LocalExecutor
 from heddle.comparison.execution.training_slots import TOO_LATE, TooLate, TrainingSlot, TrainingSlots
@@ -105,6 +106,34 @@ def test_runs_that_left_are_no_failures_and_are_not_started_again(
     assert results == [] and len(started) == 2
     assert limit.late == {"k0", "k1", "k2", "k3"}
     assert not limit.allows(groups[0][0]) and limit.until is not None and limit.until > time.time()
+
+
+COMPILER = """
+import json, pathlib, sys, time
+folder = pathlib.Path(sys.stdin.readline().strip()).parent
+time.sleep(json.loads((folder / "job.json").read_text())["cost"])
+(folder / "ready").touch()
+sys.stdin.readline()
+speed = {"seconds": 0.01, "first_seconds": 1.0, "peak_gib": 0.0, "reason": ""}
+(folder / "speed.json").write_text(json.dumps(speed))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "shortest"), [(None, 1.0), (8, 60.0)], ids=["far slower", "share is over"])
+def test_a_pilot_does_not_wait_for_the_slowest_compilation(
+    seconds: float | None, shortest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiler(log: Path, processes: int, module: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-c", COMPILER], stdin=subprocess.PIPE)
+
+    monkeypatch.setattr(pilot_worker, "start_process", compiler)
+    monkeypatch.setattr(pilot_worker, "SHORTEST", shortest)
+    jobs = {f"{n}": replace(job(tmp_path, n), cost=cost) for n, cost in enumerate((0.0, 120.0, 0.1, 0.0))}
+    began, found = time.monotonic(), dict[str, StepSpeed]()
+    pilot_worker.measure_in_waves(jobs, 3, Limit(seconds), lambda name, speed: found.update({name: speed}))
+    assert time.monotonic() - began < 20
+    assert [found[name].seconds for name in ("0", "2", "3")] == [0.01] * 3, "the next wave is measured too"
+    assert found["1"].reason.startswith("stopped: it compiled for longer than its share")
 
 
 def test_a_log_that_a_kill_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:

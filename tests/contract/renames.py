@@ -292,6 +292,14 @@ ADDED["options"] += ["retrieve*"]
 ADDED["public"] += ["LM.tokenizer gives source(prototype)"]
 ADDED["configs"] += ["bm25*", "table of format by*"]  # the record of a saved index
 
+# kNN memories.
+_MEMORY = ("memory", "memory-k", "memory-search", "memory-temperature", "memory-weight")
+ADDED["options"] += ["memory*", *(f"{verb} --{name}" for verb in ("evaluate", "generate", "score") for name in _MEMORY)]
+ADDED["public"] += ["LM.build_memory*", "LM.with_memory*"]
+ADDED["configs"] += ["record*", "neighbours*", "table of factory probes k*", "table of record most digest*"]
+ADDED["configs"] += ["table of neighbours search probes*", "table of precision window stride*"]
+ADDED["configs"] += ["table of weights shares counts*"]
+
 # Looking inside a model.
 ADDED["public"] += ["LM.explain*"]
 ADDED["options"] += ["explain*"]

@@ -51,6 +51,7 @@ GROUPS = {
         "search": {"constraints", "generation", "runtime", "sampling"},
         "speculative": {"generation", "runtime", "sampling"},
         "scoring": {"runtime", "sampling"},
+        "knn": {"runtime", "scoring"},
         "": {"generation", "runtime", "sampling", "search"},
     },
     "checkpoints": {
@@ -93,6 +94,7 @@ GROUPS = {
         "few_shot": {"generation", "labelling"},
         "evaluation": {"few_shot", "generation", "labelling", "metrics", "scoring"},
         "retrieval": {"evaluation", "generation"},
+        "memory": {"scoring"},
     },
     "comparison": {
         "statistics": set(),

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from heddle.cli.catalog import ROOT, Catalog, Key, Table, catalog
+from heddle.cli.catalog import COMMANDS, ROOT, Catalog, Key, Table, catalog, join
 
 MAX_RESULTS = 16  # lines of a search
 ENDINGS = ("ings", "ing", "ed", "es", "s")
@@ -75,6 +75,7 @@ def _overview(known: Catalog) -> Iterator[str]:
             ("heddle help WORDS", "search: heddle help early stopping"),
             ("heddle list", "runs, recipes, presets, tokenizers, data sources"),
             ("heddle COMMAND -h", "the options of a command"),
+            ("heddle help scale", "the keys of heddle scale; likewise compare"),
             ("docs/reference.md", "all keys on one page"),
         ]
     )
@@ -84,14 +85,27 @@ def _overview(known: Catalog) -> Iterator[str]:
 
 
 def find_matches(known: Catalog, path: str) -> list[KeyMatch]:
-    """Return where a dotted path leads: from the top or, for a single name, wherever a run's tables have that key."""
-    keys = [one for one in path.split(".") if not re.fullmatch(r"[0-9]+|N", one)]
+    """Return where a dotted path leads: from the top or, for a single name, wherever a run's tables have that key.
+
+    Keys of a command follow, with its name or without it: scale.budgets, or budgets.
+    """
+    keys = [one for one in re.split(r"[. ]", path.removeprefix("heddle ")) if not re.fullmatch(r"[0-9]+|N", one)]
+    found = _find_in_run(known, keys)
+    for command, name in COMMANDS.items():
+        rest = keys[1:] if f"heddle {keys[0]}" == command else keys
+        found += _follow(known, [known.tables[name]], rest, f"{command} ")
+    return found
+
+
+def _find_in_run(known: Catalog, keys: list[str]) -> list[KeyMatch]:
     found = _follow(known, [known.tables[ROOT]], keys, "")
     if found or len(keys) != 1:
         return found
     by_path: dict[str, KeyMatch] = {}
     for table in known.tables.values():  # the same key of several kinds is one match
-        where = ".".join(known.paths[table.name])
+        where = join(known.paths[table.name])
+        if known.paths[table.name][:1] in [(command,) for command in COMMANDS]:
+            continue
         if keys[0] == table.kind:
             by_path[f"{where}={table.kind}"] = KeyMatch(f"{where}={table.kind}", None, (table,))
         elif keys[0] in table.keys and len(known.paths[table.name]) < 3:
@@ -103,7 +117,7 @@ def find_matches(known: Catalog, path: str) -> list[KeyMatch]:
 def _follow(known: Catalog, tables: list[Table], keys: list[str], path: str) -> list[KeyMatch]:
     """Walk down by keys, and by names of kinds, which choose among tables."""
     if not keys:
-        return [KeyMatch(path, None, tuple(tables))] if path else []
+        return [KeyMatch(path.strip(), None, tuple(tables))] if path else []
     first, rest = keys[0], keys[1:]
     chosen = [table for table in tables if table.kind == first]
     by_kind = _follow(known, chosen, rest, f"{path}={first}") if chosen else []
@@ -112,7 +126,7 @@ def _follow(known: Catalog, tables: list[Table], keys: list[str], path: str) -> 
 
 def _follow_key(known: Catalog, tables: list[Table], first: str, rest: list[str], path: str) -> list[KeyMatch]:
     holders = [table for table in tables if first in table.keys]
-    inner = f"{path}.{first}" if path else first
+    inner = f"{path}{'' if path.endswith(' ') or not path else '.'}{first}"
     if not rest:
         unique: dict[tuple[str, str], KeyMatch] = {}
         for table in holders:
@@ -173,12 +187,12 @@ def search(known: Catalog, words: str) -> list[Entry]:
 def _entries(known: Catalog) -> Iterator[Entry]:
     seen: set[tuple[str, str]] = set()
     for table in known.tables.values():
-        where = ".".join(known.paths[table.name])
+        where = join(known.paths[table.name])
         depth = len(known.paths[table.name])
         if table.kind is not None:
             yield Entry(f"{where}={table.kind}", table.about, depth)
         for key in table.keys.values():
-            name = f"{where}.{key.name}" if where else key.name
+            name = join((*known.paths[table.name], key.name))
             if (name, key.about) not in seen:  # several kinds may have it
                 seen.add((name, key.about))
                 yield Entry(name, key.about, depth + 1)

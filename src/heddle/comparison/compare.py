@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from heddle.comparison.arms import RATE, StepTimes, check_times, next_runs
+from heddle.comparison.arms import RATE, StepTimes, check_speeds, check_times, next_runs
 from heddle.comparison.estimate import announce, expected_seconds
 from heddle.comparison.execution import (
     EXECUTORS,
@@ -153,6 +153,8 @@ class _Queue:
             self.ledger.forget_failed()
         if self.options.pilot:
             measure_speeds(self.plan.configs(), self.folder, self.options.side_by_side, limit, self.watcher.message)
+        else:
+            check_speeds(self.plan, StepTimes.read(self.folder))
         self._announce()
         while (left := self._left()) and not limit.is_over():
             before = len(left)

@@ -13,7 +13,7 @@ from heddle.checkpoints import Source, open_tokenizer, summary_prefix
 from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_of
 from heddle.core import ConfigError, DamageError, DataError, UsageError, replace
 from heddle.core.system import choose_hardware, read_text, write_text
-from heddle.data.rows import MixedPlan, RowPlan, measured_text, token_traits
+from heddle.data.rows import MeasuredText, MixedPlan, RowPlan, measured_text, token_traits
 from heddle.data.shards import (
     LabelSet,
     Prepared,
@@ -39,7 +39,7 @@ from heddle.text.tokenizers import (
     old_pieces,
     parse_tokenizer,
 )
-from heddle.training.callbacks import HeldOutRows, measured_rows
+from heddle.training.callbacks import HeldOutRows
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import choose_trainable, initial_config, initial_model
 
@@ -298,11 +298,13 @@ def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     shards, source = open_split(prepared, Split.VALID)
     batch = config.training.micro_batch or min(config.training.batch, 32)
     plan = config.rows.for_validation(shards, batch).build(shards, config.seed, source)
-    rows = measured_rows(plan, config.validation_rows)
-    text = measured_text(plan, rows, shards, lambda: load_tokenizer(prepared.tokenizer))
+
+    def text_of(rows: range) -> MeasuredText:
+        return measured_text(plan, rows, shards, lambda: load_tokenizer(prepared.tokenizer))
+
     lanes = config.training.micro_batch if config.training.reduction == "deterministic" else None
     prepare = config.objective.preparer(0, lambda: token_traits(load_tokenizer(prepared.tokenizer)))
-    return HeldOutRows(plan, batch, text, config.validation_rows, lanes, prepare)
+    return HeldOutRows(plan, batch, text_of, config.validation_rows, lanes, prepare)
 
 
 def plan_rows(config: RunConfig, prepared: list[Prepared]) -> tuple[RowPlan, HeldOutRows]:

@@ -95,6 +95,7 @@ class Measure(Callback):
         self.last = self.began = 0.0
         self.pace: float | None = None  # seconds of a step, on a GPU, which is waited for at both ends
         self.test: float | None = None
+        self.test_bits: float | None = None  # per byte of the test rows
 
     def before_fit(self, trainer: Trainer) -> None:
         self.last = time.perf_counter()
@@ -124,7 +125,9 @@ class Measure(Callback):
         validate = next(one for one in trainer.callbacks if isinstance(one, Validate))
         rows = validate.held_out.following()
         found = None if rows is None else validate.measure(trainer, rows)
-        self.test = None if found is None else found.loss
+        if rows is not None and found is not None:
+            self.test = found.loss
+            self.test_bits = rows.bits_per_byte(found.loss) if validate.objective.gives_bits_per_byte else None
 
     def step_seconds(self) -> float | None:
         """Return the seconds of a step; in the median of laps compiling and validations are rare enough."""
@@ -195,6 +198,7 @@ def _result(job: Job, config: RunConfig, outcome: Outcome, seconds: float) -> Re
         loss_valid=float(last["validation_loss"]) if ended and not lost else None,
         loss_test=test if ended and not lost else None,
         bits_per_byte=last.get("bits_per_byte") if ended and not lost else None,
+        bits_per_byte_test=outcome.measured.test_bits if ended and not lost else None,
         params=count_parameters(model),
         active_params=active_parameters(model),
         flops_token=training_flops(model, config.rows.max_length),

@@ -19,6 +19,7 @@ from heddle.core import (
     decode,
     fields_of,
     hint,
+    override,
     replace,
     settings,
     within,
@@ -152,7 +153,7 @@ def choose_study(targets: Sequence[str], given: Iterable[tuple[str, Any]] = ()) 
         raise UsageError(f"scale: want a recipe or a config file first, which {edits[0]} changes")
     own = [(path, value) for path, value in rest if path.split(".")[0] not in SHARED]
     found = [_architecture(name, own if number else rest) for number, name in enumerate(bases)]
-    found += [_changed(found[0], word) for word in edits]
+    found += [_changed(found[0], word, own) for word in edits]
     first = found[0].base
     shared = {name: fields_of(first)[name] for name in SHARED}
     others = [dataclasses.replace(one, base=replace(one.base, **shared)) for one in found[1:]]
@@ -193,12 +194,19 @@ def _architecture(target: str, given: list[tuple[str, Any]]) -> Architecture:
     return Architecture(path.stem if is_file else target, config)
 
 
-def _changed(first: Architecture, word: str) -> Architecture:
-    """Return a change of the first architecture: another preset, or other parts."""
+def _changed(first: Architecture, word: str, given: list[tuple[str, Any]]) -> Architecture:
+    """Return a change of the first architecture: another preset, with the settings of its model, or other parts."""
     variant = changed(word)
     family, _, kind = word.partition(":")
     if family == "model":
-        return Architecture(kind, replace(first.base, model=PresetConfig(name=kind)))
+        base = replace(first.base, model=PresetConfig(name=kind))
+        for path, value in given:
+            if path.startswith("model.") and path != "model.name":
+                try:
+                    base = override(base, path, value)
+                except ConfigError as error:
+                    raise UsageError(f"{word}: {error}") from None
+        return Architecture(kind, base)
     return Architecture(word, first.base, (variant,))
 
 
