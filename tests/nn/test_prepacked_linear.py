@@ -1,4 +1,4 @@
-"""Packed weights: the same products, also after the weights change; gradients and other dtypes go by torch's kernel."""
+"""Prepacked weights: the same products, also after a change of weights; gradients and other dtypes go another way."""
 
 import copy
 
@@ -7,10 +7,10 @@ import torch
 
 import heddle
 from heddle.nn.base import FusedLinear, Linear
-from heddle.nn.quantization import is_quantized, pack_linears
-from heddle.nn.quantization.packed_linear import PackedLinear, _can_pack
+from heddle.nn.quantization import is_quantized, prepack_linears
+from heddle.nn.quantization.prepacked_linear import PrepackedLinear, _can_prepack
 
-pytestmark = pytest.mark.skipif(not _can_pack(), reason="this build of torch has no oneDNN products")
+pytestmark = pytest.mark.skipif(not _can_prepack(), reason="this build of torch has no oneDNN products")
 
 
 def filled(inputs: int, outputs: int, bias: bool = False) -> Linear:
@@ -26,7 +26,7 @@ def test_products_are_those_of_the_matrix(bias: bool) -> None:
     linear, x = filled(96, 72, bias), torch.randn(3, 5, 96)
     with torch.no_grad():
         wanted = linear(x)
-        assert pack_linears(linear) == 1 and isinstance(linear.kernel, PackedLinear)
+        assert prepack_linears(linear) == 1 and isinstance(linear.kernel, PrepackedLinear)
         torch.testing.assert_close(linear(x), wanted, rtol=1e-5, atol=1e-4)
         for rows in (1, 4, 33):
             several = linear(x[0, :1].expand(rows, 96))
@@ -37,7 +37,7 @@ def test_fused_layers_are_packed_as_one() -> None:
     fused, x = FusedLinear(filled(96, 64), filled(96, 32)), torch.randn(4, 96)
     with torch.no_grad():
         wanted = fused(x)
-        assert pack_linears(fused) == 1
+        assert prepack_linears(fused) == 1
         for found, one in zip(fused(x), wanted, strict=True):
             torch.testing.assert_close(found, one, rtol=1e-5, atol=1e-4)
     found = fused(x)  # with gradients
@@ -49,7 +49,7 @@ def test_fused_layers_are_packed_as_one() -> None:
 
 def test_changed_weights_are_seen() -> None:
     linear, x = filled(96, 72), torch.randn(4, 96)
-    pack_linears(linear)
+    prepack_linears(linear)
     with torch.no_grad():
         linear.weight.mul_(2)
         torch.testing.assert_close(linear(x), x @ linear.weight.T, rtol=1e-5, atol=1e-4)
@@ -60,7 +60,7 @@ def test_changed_weights_are_seen() -> None:
 
 def test_rows_do_not_depend_on_their_number() -> None:
     linear, x = filled(96, 72), torch.randn(64, 96)
-    pack_linears(linear)
+    prepack_linears(linear)
     with torch.no_grad():
         for rows in (4, 8, 16, 32):
             assert torch.equal(linear(x)[:rows], linear(x[:rows]))
@@ -71,13 +71,13 @@ def test_whole_models_compute_the_same_and_are_saved_as_before() -> None:
     before, ids = copy.deepcopy(model.state_dict()), torch.arange(1, 13)[None]
     with torch.no_grad():
         wanted = model.logits(ids)
-        assert pack_linears(model) == 2 * 4 + 1  # Q, K and V; output; gate and up; down; head
-        assert pack_linears(model) == 0
+        assert prepack_linears(model) == 2 * 4 + 1  # Q, K and V; output; gate and up; down; head
+        assert prepack_linears(model) == 0
         torch.testing.assert_close(model.logits(ids), wanted, rtol=1e-4, atol=1e-5)
     assert model.state_dict().keys() == before.keys() and not is_quantized(model)
 
 
 def test_copies_that_would_fill_the_memory_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heddle.nn.quantization.packed_linear._available_bytes", lambda: 1000.0)
+    monkeypatch.setattr("heddle.nn.quantization.prepacked_linear._available_bytes", lambda: 1000.0)
     linear = filled(96, 72)
-    assert pack_linears(linear) == 0 and linear.kernel is None
+    assert prepack_linears(linear) == 0 and linear.kernel is None
