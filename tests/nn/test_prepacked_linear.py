@@ -74,6 +74,13 @@ def test_whole_models_compute_the_same_and_are_saved_as_before() -> None:
         assert prepack_linears(model) == 2 * 4 + 1  # Q, K and V; output; gate and up; down; head
         assert prepack_linears(model) == 0
         torch.testing.assert_close(model.logits(ids), wanted, rtol=1e-4, atol=1e-5)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        assert torch.equal(twin.logits(ids), model.logits(ids))
+        for weight in twin.parameters():
+            weight.zero_()
+        torch.testing.assert_close(model.logits(ids), wanted, rtol=1e-4, atol=1e-5)  # the copy has its own
+        assert not twin.logits(ids).any()
     assert model.state_dict().keys() == before.keys() and not is_quantized(model)
 
 

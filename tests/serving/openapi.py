@@ -20,6 +20,7 @@ def described() -> dict[str, Any]:
         "/detokenize": bodies.DetokenizeBody,
         "/v1/heddle/score": bodies.ScoreBody,
         "/v1/heddle/explain": bodies.ExplainBody,
+        "/v1/heddle/attention": bodies.AttentionBody,
         "/v1/heddle/logits": bodies.LogitsBody,
         "/v1/heddle/divergence": bodies.DivergenceBody,
         "/v1/heddle/classify": tasks.ClassifyBody,

@@ -157,7 +157,7 @@ def test_unservable_wishes_are_refused_by_name(server: Running) -> None:
         ("/v1/chat/completions", {"messages": [{"content": "a"}]}, "messages"),
         ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "a", "tool_calls": 5}]}, "messages"),
         ("/v1/chat/completions", {"top_logprobs": 2}, "top_logprobs"),
-        ("/v1/chat/completions", {"repetition_penalty": 5e-324}, "repetition_penalty"),  # zero as float32
+        ("/v1/chat/completions", {"repetition_penalty": 5e-324}, "repetition_penalty"),  # zero in float32
         ("/v1/chat/completions", {"tools": [{"type": "other"}]}, "tools"),
         ("/v1/chat/completions", {"tool_choice": "required"}, "tool_choice"),
         ("/v1/chat/completions", {"max_tokens": 9999}, "prompt"),

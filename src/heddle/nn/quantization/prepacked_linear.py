@@ -31,6 +31,10 @@ class PrepackedLinear(LinearKernel):
         self.weights, self.versions = tuple(weights), _versions(weights)
         self.prepacked = _prepack(torch.cat([weight.detach() for weight in weights]))
 
+    def __reduce__(self) -> tuple[type["PrepackedLinear"], tuple[Sequence[Tensor]]]:
+        """Copy it by preparing the copied matrices: torch copies no tensor in oneDNN's layout."""
+        return PrepackedLinear, (self.weights,)
+
     def forward(
         self, x: Float[Tensor, "... inputs"], weight: Float[Tensor, "_ inputs"], bias: Tensor | None
     ) -> Float[Tensor, "... outputs"]:
