@@ -157,7 +157,10 @@ def check_slow_clients(server: Running, dribblers: int, readers: int, seconds: f
     with _good_clients(server) as alone:
         time.sleep(seconds / 3)
     before = Footprint.of(server).descriptors
-    slow = [_Slow(server, number < dribblers) for number in range(dribblers + readers)]
+    slow = [_Slow(server) for _ in range(dribblers)]
+    slow += [
+        _Slow(server, reads=60 if number % 10 else 600) for number in range(readers)
+    ]  # six megabytes fill a socket
     begun, held = time.monotonic(), list[tuple[float, int]]()
     with _good_clients(server) as beside:
         while time.monotonic() < begun + seconds:
@@ -201,16 +204,15 @@ def _good_clients(server: Running) -> Iterator[list[float]]:
 class _Slow:
     """A client who sends a byte now and then, or asks for much and reads nothing."""
 
-    def __init__(self, server: Running, sends: bool) -> None:
-        self.sends, self.begun = sends, time.monotonic()
+    def __init__(self, server: Running, reads: int = 0) -> None:
+        self.sends, self.begun = not reads, time.monotonic()
         self.closed: float | None = None
         self.wire = socket.socket()
         self.wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         self.wire.connect(("127.0.0.1", server.port))
         self.wire.setblocking(False)
-        if not sends:
-            request = head("GET", "/static/main.js", {"Host": "localhost"})
-            self.wire.send(request * 600)  # answers of six megabytes, more than a socket takes
+        if reads:
+            self.wire.send(head("GET", "/static/main.js", {"Host": "localhost"}) * reads)
 
     def dribble(self) -> None:
         """Send a byte, and note if the server has closed."""
