@@ -190,9 +190,11 @@ def test_error_at_another_stage_ends_the_guilty_request_only(stage: str, engine:
     other = request(engine.model, 9, max_tokens=25)
     good = engine.submit(other)
     if stage == "prompt":
-        monkeypatch.setattr(engine.model.head, "logits", fail_once(engine.model.head.logits))
+        next(iter(good))
+        monkeypatch.setattr(type(engine.model), "step", fail_once_in_a_prompt(type(engine.model).step))
         with pytest.raises(HeddleError, match="stopped by RuntimeError"):
-            [handle.result() for handle in [engine.submit(request(engine.model, 6, max_tokens=3))]] and good.result()
+            engine.submit(request(engine.model, 6, max_tokens=3)).result()
+        assert good.result().ids == complete(engine.model, [other.request], other.config)[0].ids[1:]
         return
     config = generation_config({"max_tokens": 9})
     if stage == "listener":
@@ -205,14 +207,14 @@ def test_error_at_another_stage_ends_the_guilty_request_only(stage: str, engine:
     assert wait_until(lambda: engine.load()["active"] == 0)
 
 
-def fail_once(function: Any) -> Any:
+def fail_once_in_a_prompt(function: Any) -> Any:
     left = [1]
 
-    def call(*given: Any) -> Any:
-        if left and len(given[0]) == 1:
+    def call(self: Any, inputs: Any, state: Any, lengths: Any = None) -> Any:
+        if left and inputs.shape[1] > 1:
             left.pop()
             raise RuntimeError("planted")
-        return function(*given)
+        return function(self, inputs, state, lengths)
 
     return call
 

@@ -31,6 +31,7 @@ class EngineRequest:
     config: GenerationConfig
     sample: int = 0  # number of the sample: each is a request of its own
     client: str = ""  # whose turn it is in the queue
+    cache_salt: str = ""  # prompts share cached prefixes with those of the same salt alone
     prompt_logprobs: int | None = None  # alternatives of each prompt token's log-probability; None: neither
     should_stop: StopCriterion | None = None  # called in the engine's thread
     draft: Draft | None = None  # for speculative decoding

@@ -11,8 +11,8 @@ from heddle.decoding.runtime import FinishReason, Prefill, prepare_prefill
 from heddle.decoding.speculative import speculate
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import KVCacheConfig
+from heddle.serving.chunked_prefill import PromptReader
 from heddle.serving.handle import EngineRequest, Event, Handle
-from heddle.serving.slot_batch import PromptReader
 
 log = logging.getLogger("heddle")
 
@@ -50,6 +50,12 @@ class Job:
             log.exception("the listener of a request failed")
             return False
         return True
+
+    def leave(self) -> None:
+        """Give up the row of its prompt."""
+        if self.reader is not None:
+            self.reader.move(None)
+            self.reader = None
 
     def fail(self, error: BaseException) -> None:
         """Report what went wrong, in one line."""
