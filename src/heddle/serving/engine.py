@@ -19,6 +19,7 @@ from heddle.core import EnvironmentFault, HeddleError, UsageError
 from heddle.core.system import BatchInvariance, batch_invariant
 from heddle.decoding.runtime import device_of, eval_mode, longest_row
 from heddle.models.networks import AutoregressiveModel
+from heddle.nn.base import fuse_linears
 from heddle.serving.engine_config import EngineConfig
 from heddle.serving.fair_queue import FairQueue, QueueFull
 from heddle.serving.handle import Cancelled, DeadlineExceeded, EngineRequest, Handle, Listener
@@ -172,8 +173,15 @@ class Engine:
             size = replace(size, slots=min(slots, config.memory // row))
         batch = SlotBatch(model, size, config.cache, config.prefix_bytes)
         self.slots = size.slots
+        if kind == "cuda":
+            with torch.inference_mode(False):  # fused weights must still serve in training
+                fuse_linears(model)
+        batch.captures = config.captures_on(kind)
         if invariant:
             self.invariance = make_invariant(batch)
+        if batch.captures:
+            with batch_invariant(self.invariance):
+                batch.warm_up()
         return batch
 
     def _loop(self, scheduler: Scheduler) -> None:

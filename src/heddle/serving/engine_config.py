@@ -22,6 +22,7 @@ class EngineConfig:
     memory: bytes of all slots; fewer slots are made if they need more. None: no limit.
     prefix_bytes: bytes of the prefix cache; 0: none.
     searches: beam searches and other generations that cannot share steps, which run in turn with them, at most.
+    cuda_graphs: replay the steps of a GPU as CUDA graphs, captured at start.
     cache: the kind of KV cache.
     """
 
@@ -34,6 +35,7 @@ class EngineConfig:
     memory: int | None = None
     prefix_bytes: int = 1 << 28
     searches: int = 4
+    cuda_graphs: bool = True
     cache: KVCacheConfig = field(default_factory=FullKVCacheConfig)
 
     def __post_init__(self) -> None:
@@ -53,3 +55,7 @@ class EngineConfig:
     def is_invariant(self, device: str) -> bool:
         """Tell whether the engine computes batch-invariantly on a kind of device."""
         return self.invariant == "on" or (self.invariant == "auto" and device == "cpu")
+
+    def captures_on(self, device: str) -> bool:
+        """Tell whether steps are captured as CUDA graphs on a kind of device."""
+        return self.cuda_graphs and device == "cuda"

@@ -49,11 +49,15 @@ def make_invariant(batch: SlotBatch) -> BatchInvariance:
 
 
 def _working_mode(batch: SlotBatch) -> BatchInvariance:
-    modes = [BatchInvariance()] if torch.get_num_threads() == 1 else [BatchInvariance(), BatchInvariance(True)]
+    on_cpu = batch.device.type == "cpu"
+    one_thread = on_cpu and torch.get_num_threads() == 1
+    modes = [BatchInvariance()] if one_thread else [BatchInvariance(), BatchInvariance(True)]
     for mode in modes:
-        if _agreeing_rows(batch, mode):
-            return mode
-    if torch.get_num_threads() > 1:
+        for batch.whole_capacity in (False, True):
+            if _agreeing_rows(batch, mode):
+                return mode
+    batch.whole_capacity = False
+    if on_cpu and not one_thread:
         torch.set_num_threads(1)
         if _agreeing_rows(batch, BatchInvariance()):
             return BatchInvariance()
@@ -63,6 +67,7 @@ def _working_mode(batch: SlotBatch) -> BatchInvariance:
 def _agreeing_rows(batch: SlotBatch, mode: BatchInvariance) -> bool:
     """Keep the numbers of rows that give the same bits as all slots; tell whether slot and neighbours do not matter."""
     most = batch.size.slots
+    batch.drop_graphs()
     with batch_invariant(mode):
         probe = _Probe(batch)
         wanted = probe.run(most, 0, fill=False)
@@ -70,6 +75,8 @@ def _agreeing_rows(batch: SlotBatch, mode: BatchInvariance) -> bool:
             return False
         fewer = [count for count in ROW_COUNTS if LEAST_ROWS <= count < most]
         agreeing = [count for count in fewer if _agrees(probe, count, wanted)]
+        if not torch.equal(wanted, probe.run((*agreeing, most)[0], 0, fill=False, longest=batch.size.capacity)):
+            return False
     batch.row_counts = (*agreeing, most)
     log.info("invariant: steps of %s rows agree%s", batch.row_counts, ", attention by row" * mode.attention_by_row)
     return True
@@ -133,7 +140,7 @@ class _Probe:
             return None
         return [draw.randrange(self.batch.model.vocab) for _ in range(min(length, self.batch.size.source))]
 
-    def run(self, rows: int, slot: int, fill: bool) -> Tensor:
+    def run(self, rows: int, slot: int, fill: bool, longest: int = 0) -> Tensor:
         """Return the logits of a few steps of the first prompt in a slot; fill: the other slots decode others."""
         batch = self.batch
         others = [other for other in range(rows) if other != slot] if fill else []
@@ -144,7 +151,7 @@ class _Probe:
         try:
             for step in range(STEPS):
                 ids = {place: (7 * step + (0 if place == slot else place)) % batch.model.vocab for place in read}
-                logits = batch.step({place: (ids[place], n + step) for place, n in read.items()})
+                logits = batch.step({place: (ids[place], n + step) for place, n in read.items()}, longest)
                 found.append(logits[list(read).index(slot)].clone())
         finally:
             batch.row_counts = saved

@@ -30,8 +30,13 @@ class Scheduler:
         self.reading: list[Job] = []
         self.active: dict[int, Job] = {}  # by slot
         self.searching: list[Job] = []
-        self.clock = time.thread_time if batch.device.type == "cpu" else time.perf_counter
+        self.clock = time.thread_time if batch.device.type == "cpu" else self._device_clock
         self.step_seconds = 0.0  # of late
+
+    def _device_clock(self) -> float:
+        """Return the time at which the GPU has finished what was launched."""
+        torch.cuda.synchronize(self.batch.device)
+        return time.perf_counter()
 
     def load(self) -> dict[str, int]:
         """Return how many requests are in each place."""

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.runtime import device_of, longest_row
+from heddle.core.shapes import Ids
+from heddle.decoding.runtime import CapturedGraph, CaptureMode, device_of, longest_row
 from heddle.decoding.sampling import Logits
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import (
@@ -21,12 +23,14 @@ from heddle.nn.state import (
     State,
     TokenAxes,
     allocate_rows,
+    summaries,
     view_rows,
     write_row,
 )
 from heddle.serving.prefix_trie import PrefixTrie
 
 STEP = 64  # the capacity of a view is a multiple of it
+CAPTURED = 256  # the least capacity of a captured step; each next one is four times as large
 MOST_READ = 16  # prompts read side by side
 MOST_BY_DEFAULT = 4096  # tokens of a slot, unless more are requested
 MOST_TOKENS = 1 << 20  # of a row of a recurrent model, whose slots have the same size whatever they have read
@@ -57,6 +61,11 @@ class SlotBatch:
         self.least_rows = 1  # of a matrix product
         self.trie = PrefixTrie(budget, size.chunk) if budget and not model.reads_source else None
         self._views: dict[tuple[int, int], State] = {}
+        self.whole_capacity = False  # steps view all of it, where the bits of a row depend on how much they view
+        self.captures = False  # steps are CUDA graphs
+        self.ids = torch.zeros(size.slots, 1, dtype=torch.long, device=self.device)
+        self._graphs: dict[tuple[int, int], CapturedGraph[Logits]] = {}
+        self._held: list[Tensor] = []  # what graphs read, which must not be freed
 
     def _blank(self, cache: KVCacheConfig) -> State:
         """Return a state of one empty row; its shapes are those that a first token makes."""
@@ -76,10 +85,21 @@ class SlotBatch:
 
     def view(self, rows: int, longest: int) -> State:
         """Return the first rows with capacity for rows of a length."""
-        capacity = self.view_capacity(longest) if self.counts_tokens else self.size.capacity
+        capacity = self._step_capacity(longest)
         if (rows, capacity) not in self._views:
             self._views[rows, capacity] = view_rows(self.state, rows, capacity)
         return self._views[rows, capacity]
+
+    def _step_capacity(self, longest: int) -> int:
+        """Return the capacity that a step views: few different ones where each is captured."""
+        if self.whole_capacity or not self.counts_tokens:
+            return self.size.capacity
+        if not self.captures:
+            return self.view_capacity(longest)
+        capacity = CAPTURED
+        while capacity < longest:
+            capacity *= 4
+        return min(capacity, self.size.capacity)
 
     def view_capacity(self, length: int) -> int:
         """Return the capacity of a view for rows of a length: a function of nothing else."""
@@ -93,18 +113,50 @@ class SlotBatch:
         """Return the number of rows in which prompts are read side by side."""
         return next(count for count in self.read_counts if count >= prompts)
 
-    def step(self, tokens: Mapping[int, tuple[int, int]]) -> Logits:
-        """Read a token in each active slot, given as slot: (id, tokens read before); return their logits, in order."""
+    def step(self, tokens: Mapping[int, tuple[int, int]], longest: int = 0) -> Logits:
+        """Read a token in each active slot, given as slot: (id, tokens read before); return their logits, in order.
+
+        They may lie where the next step writes. The view has capacity for the longest row, at least for `longest`.
+        """
         rows, slots = self.rows_for(max(tokens) + 1), list(tokens)
-        view = self.view(rows, 1 + max(read for _, read in tokens.values()))
+        view = self.view(rows, max(longest, 1 + max(read for _, read in tokens.values())))
         both = torch.zeros(2, rows, dtype=torch.long)
         both[:, slots] = torch.tensor([*tokens.values()]).T
         ids, lengths = both.to(self.device)
+        self.ids[:rows, 0] = ids
         view.lengths.copy_(lengths)
-        vectors, later = self.model.step(ids[:, None], view)
-        logits = self.model.head.logits(vectors[:, -1])
-        view.update_from(later)
+        logits = self._run(rows, view)
         return logits[: len(slots)] if slots == [*range(len(slots))] else logits[slots]
+
+    def _run(self, rows: int, view: State) -> Logits:
+        """Take a step of a view, by a CUDA graph if steps are captured."""
+        if not self.captures:
+            return decode_rows(self.model, self.ids[:rows], view)
+        if (rows, view.capacity) not in self._graphs:
+            self._graphs[rows, view.capacity] = self._capture(rows, view)
+        return self._graphs[rows, view.capacity].run(self.model)
+
+    def _capture(self, rows: int, view: State) -> CapturedGraph[Logits]:
+        """Capture a step of a view, which runs it a few times: what that changes is put back."""
+        self._held = [*self.model.parameters(), *self.model.buffers()]
+        changed = [view.lengths, *summaries(view, self.axes)]
+        before = [tensor.clone() for tensor in changed]
+        graph = CapturedGraph(decode_rows, (self.ids[:rows], view), CaptureMode.CAPTURED)
+        graph.recapture(self.model)
+        for tensor, old in zip(changed, before, strict=True):
+            tensor.copy_(old)
+        return graph
+
+    def drop_graphs(self) -> None:
+        """Drop all captured steps: another mode computes them otherwise."""
+        self._graphs.clear()
+
+    def warm_up(self) -> None:
+        """Capture the steps of all numbers of rows and capacities, so that no request waits for it."""
+        capacities = {self._step_capacity(length) for length in (1, *(CAPTURED << i for i in range(20)))}
+        for rows in self.row_counts:
+            for capacity in sorted(capacities):
+                self._run(rows, self.view(rows, capacity))
 
     def step_alone(self, slot: int, id: int, read: int) -> Logits:
         """Read a token of one slot in a copy of its row: what an error of the whole step leaves to try."""
@@ -121,6 +173,14 @@ class SlotBatch:
     def clear(self, slot: int) -> None:
         """Write zeros over a slot, so that numbers which are none cannot reach the next request through a mask."""
         write_row(self.state, slot, self.blank)
+
+
+def decode_rows(model: AutoregressiveModel, ids: Ids, state: State) -> Logits:
+    """Read one token of each row, overwriting the state; return the logits of the next."""
+    vectors, later = model.step(ids, state)
+    logits = model.head.logits(vectors[:, -1])
+    state.update_from(later)
+    return logits
 
 
 def batch_capacity(model: AutoregressiveModel, wanted: int | None) -> int:

@@ -89,6 +89,15 @@ def _copy_common(over: Tensor, new: Tensor) -> None:
     over[region].copy_(new[region])
 
 
+def summaries(state: State, axes: TokenAxes) -> list[Tensor]:
+    """Return the tensors that a step overwrites: hidden states and ring buffers, which hold a summary of all tokens."""
+    found = []
+    for key, slot in state.slots.items():
+        pairs = zip(tensors_of(slot), axes.by_slot[key], strict=True)
+        found += [tensor for tensor, axis in pairs if axis is None]
+    return found
+
+
 # --- pieces of one row: what the prefix cache keeps -------------------------------------------------------------------
 
 
