@@ -14,11 +14,12 @@ class EngineConfig:
     """How many requests run at once, how many may wait, and what memory they may use.
 
     slots: requests that are decoded side by side.
-    capacity: tokens of a slot, prompt and answer together; None: the model's context.
+    capacity: tokens of a slot, prompt and answer together; None: the model's context, at most 4,096.
     chunk: tokens of a prompt read between two steps, a multiple of 16; None: 32 on a CPU, 512 on a GPU.
     invariant: the same bits for a request whatever its neighbours; auto: on a CPU.
     waiting: requests in the queue, at most.
-    waiting_per_client: those of one client; None: no limit of its own.
+    waiting_per_client: those of one client; None: half of the queue, so that no client fills it.
+    max_wait: seconds that a request waits at most, unless it says so itself; None: no limit.
     memory: bytes of all slots; fewer slots are made if they need more. None: no limit.
     prefix_bytes: bytes of the prefix cache; 0: none.
     searches: beam searches and other generations that cannot share steps, which run in turn with them, at most.
@@ -30,8 +31,9 @@ class EngineConfig:
     capacity: int | None = None
     chunk: int | None = None
     invariant: Literal["auto", "on", "off"] = "auto"
-    waiting: int = 128
+    waiting: int = 256
     waiting_per_client: int | None = None
+    max_wait: float | None = None
     memory: int | None = None
     prefix_bytes: int = 1 << 28
     searches: int = 4
@@ -45,8 +47,15 @@ class EngineConfig:
             value = self.__dict__[name]
             if value is not None and value < 1:
                 raise ConfigError(name, want="at least 1", got=value)
+        if self.max_wait is not None and not self.max_wait > 0:
+            raise ConfigError("max_wait", want="above 0 seconds", got=self.max_wait)
         if self.chunk is not None and (self.chunk < 16 or self.chunk % 16):
             raise ConfigError("chunk", want="a multiple of 16", got=self.chunk)
+
+    @property
+    def client_limit(self) -> int:
+        """Return how many requests of one client may wait."""
+        return max(1, self.waiting // 2) if self.waiting_per_client is None else self.waiting_per_client
 
     def chunk_on(self, device: str) -> int:
         """Return the chunk on a kind of device."""

@@ -5,14 +5,14 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from heddle.core import EnvironmentFault, HeddleError, UsageError
+from heddle.core import HeddleError, UsageError
 from heddle.decoding.generation import GenerationJob, MixedRow, StepOutput, mixed_row
 from heddle.decoding.runtime import FinishReason, Prefill, prepare_prefill
 from heddle.decoding.speculative import speculate
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import KVCacheConfig
 from heddle.serving.chunked_prefill import PromptReader
-from heddle.serving.handle import EngineRequest, Event, Handle
+from heddle.serving.handle import EngineFault, EngineRequest, Event, Handle
 
 log = logging.getLogger("heddle")
 
@@ -61,7 +61,7 @@ class Job:
         """Report what went wrong, in one line."""
         if not isinstance(error, HeddleError):
             log.error("a request failed", exc_info=error)
-            error = EnvironmentFault(f"request: stopped by {type(error).__name__}")
+            error = EngineFault(f"request: stopped by {type(error).__name__}")
         self.report(error)
 
     def search(self, model: AutoregressiveModel) -> Iterator[list[StepOutput]]:

@@ -49,10 +49,11 @@ class Scheduler:
             "prefix_bytes": cached,
         }
 
-    def can_admit(self) -> bool:
-        """Tell whether a request can be admitted: a slot is free, and a search may begin."""
-        free = len(self.reading) + len(self.active) < min(self.batch.size.slots, self.config.slots)
-        return free and len(self.searching) < self.config.searches
+    def can_admit(self, job: Job) -> bool:
+        """Tell whether a request can be admitted: a slot is free; for a search, which has none, it may begin."""
+        if job.row is None:
+            return len(self.searching) < self.config.searches
+        return len(self.reading) + len(self.active) < min(self.batch.size.slots, self.config.slots)
 
     def admit(self, job: Job) -> None:
         """Begin with a request."""

@@ -33,7 +33,6 @@ STEP = 64  # the capacity of a view is a multiple of it
 CAPTURED = 256  # the least capacity of a captured step; each next one is four times as large
 MOST_READ = 16  # prompts read side by side
 MOST_BY_DEFAULT = 4096  # tokens of a slot, unless more are requested
-MOST_TOKENS = 1 << 20  # of a row of a recurrent model, whose slots have the same size whatever they have read
 
 
 @dataclass(frozen=True)
@@ -184,10 +183,13 @@ def decode_rows(model: AutoregressiveModel, ids: Ids, state: State) -> Logits:
 
 
 def batch_capacity(model: AutoregressiveModel, wanted: int | None) -> int:
-    """Return the capacity of slots: as requested, within what the model can read."""
+    """Return the capacity of slots: as requested, within what the model can read.
+
+    A recurrent model reads rows of any length, and its slots have one size; by default they end where others do.
+    """
     longest = longest_row(model)
     if longest is None:
-        return MOST_TOKENS if wanted is None else wanted
+        return max(model.context, MOST_BY_DEFAULT) if wanted is None else wanted
     if wanted is not None and wanted > longest:
         raise UsageError(f"capacity: want at most the model's {longest} positions, got {wanted}")
     return min(longest, MOST_BY_DEFAULT) if wanted is None else wanted

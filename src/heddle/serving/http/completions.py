@@ -11,7 +11,7 @@ from starlette.responses import Response
 from heddle.decoding.generation import TokenLogprobs
 from heddle.serving.http.answers import REASONS, Answer, Answers, Piece
 from heddle.serving.http.bodies import MOST_PROMPTS, CompletionBody, read_body
-from heddle.serving.http.context import RequestContext
+from heddle.serving.http.context import Client, RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.logprobs import TokenTexts
 from heddle.serving.http.requests import Wanted, engine_requests, response_rules, stop_strings
@@ -50,7 +50,7 @@ async def completions(request: Request) -> Response:
     prompts, requests = await asyncio.to_thread(_prepare, model, body, exchange.client)
     answers = Answers(model.generating, model.tokenizer, requests, stop_strings(body))
     work = Completions(exchange, model, body, prompts, answers)
-    answers.start(exchange.client)
+    answers.start(exchange.client.name)
     if body.stream:
         return EventStream(_stream(work), answers.cancel)
     await until_hang_up(request, answers.finish(), answers.cancel)
@@ -69,7 +69,7 @@ def _refuse(model: ServedModel, body: CompletionBody) -> None:
         raise ApiError(400, "echo: not supported by an encoder-decoder, whose prompt is the source", param="echo")
 
 
-def _prepare(model: ServedModel, body: CompletionBody, client: str) -> tuple[list[list[int]], list[Any]]:
+def _prepare(model: ServedModel, body: CompletionBody, client: Client) -> tuple[list[list[int]], list[Any]]:
     """Encode prompts and make requests; it may take long, so it runs beside the event loop."""
     prompts = _prompts(model, body)
     count = body.logprobs

@@ -12,6 +12,7 @@ from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import Request
 from heddle.serving import EngineRequest
 from heddle.serving.http.bodies import Sampling
+from heddle.serving.http.context import Client
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.served_model import ServedModel
 from heddle.tasks.generation import TextConstraints, make_constraints
@@ -42,7 +43,7 @@ def stop_strings(body: Sampling, more: Sequence[str] = ()) -> list[str]:
 
 
 def engine_requests(
-    model: ServedModel, body: Sampling, prompts: Sequence[Sequence[int]], wanted: Wanted, client: str
+    model: ServedModel, body: Sampling, prompts: Sequence[Sequence[int]], wanted: Wanted, client: Client
 ) -> list[EngineRequest]:
     """Return a request to the engine for each sample of each prompt; of a search, one for all samples."""
     config = _config(model, body, wanted)
@@ -55,7 +56,7 @@ def engine_requests(
             constraint = model.constraint(wanted.rules, request.ids, new, wanted.chats)
             request = Request(request.ids, request.source, constraint)
         samples = own.samples if own.strategy.streams else 1
-        one = EngineRequest(request, own, client=client, prompt_logprobs=wanted.prompt_logprobs)
+        one = client.own(EngineRequest(request, own, prompt_logprobs=wanted.prompt_logprobs))
         found += [replace_sample(one, number) for number in range(samples)]
     return found
 

@@ -105,4 +105,4 @@ def serve(app: FastAPI, bound: socket.socket, drain: float = DRAIN_SECONDS) -> N
     try:
         Server(config, app.state.draining).run([bound])
     finally:
-        app.state.models.close(drain)
+        app.state.models.close(0)  # whoever was accepted is answered by now, or was cancelled

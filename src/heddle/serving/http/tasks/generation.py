@@ -41,7 +41,7 @@ async def generated(
     found: list[Answer] = []
     for first in range(0, len(wanted), TOGETHER):
         answers = Answers(model.generating, model.tokenizer, wanted[first : first + TOGETHER], stop)
-        answers.start(exchange.client)
+        answers.start(exchange.client.name)
         await until_hang_up(request, answers.finish(), answers.cancel)
         found += answers.all
     prompts = sum(len(one.request.source or one.request.ids) for one in wanted)
@@ -99,7 +99,7 @@ async def _written(
     """Return what an encoder-decoder writes to sources."""
     config = with_special_tokens(task.config, model.tokenizer)
     start = model.tokenizer.special_tokens.decoder_start
-    wanted = [EngineRequest(Prompt(start, source), config, client=exchange.client) for source in sources]
+    wanted = [exchange.client.own(EngineRequest(Prompt(start, source), config)) for source in sources]
     return [task.text(one.ids) for one in await generated(request, exchange, model, wanted)]
 
 
@@ -145,7 +145,7 @@ async def _generated_answers(
     task.prompts.noted = True  # logs have no texts; results count the examples
     fitted = await asyncio.to_thread(task.fitted, questions, contexts)
     config: GenerationConfig = replace(task.config, compile="off")
-    wanted = [EngineRequest(task.request(one), config, client=exchange.client) for one in fitted]
+    wanted = [exchange.client.own(EngineRequest(task.request(one), config)) for one in fitted]
     found = await generated(request, exchange, model, wanted, [task.stop])
     return [
         {"text": one.text.strip(), "logprob": fsum(step.logprob for step in one.logprobs), "examples": prompt.examples}
