@@ -8,7 +8,7 @@ from heddle.data.sources.corpus import (
     CorpusConfig,
     FileSplit,
     HashSplit,
-    Side,
+    Split,
     SplitDocument,
     TailSplit,
     corpus_for,
