@@ -295,7 +295,7 @@ def test_request_that_cannot_begin_holds_up_no_other() -> None:
 def test_full_searches_do_not_hold_up_plain_requests() -> None:
     model = served("gpt2")
     search = request(model, 6, max_tokens=150, beams=2)
-    with Engine(model, EngineConfig(slots=4, searches=1)) as engine:
+    with Engine(model, EngineConfig(slots=4, max_searches=1)) as engine:
         searches = [engine.submit(search) for _ in range(3)]
         plain = engine.submit(request(model, 5, max_tokens=2))
         assert len(plain.result().ids) <= 2

@@ -24,7 +24,7 @@ from heddle.nn.base import fuse_linears
 from heddle.serving.engine_config import EngineConfig
 from heddle.serving.fair_queue import FairQueue, QueueFull
 from heddle.serving.handle import Cancelled, DeadlineExceeded, EngineFault, EngineRequest, Handle, Listener
-from heddle.serving.invariance import LEAST_ROWS, make_invariant
+from heddle.serving.invariance import MIN_ROWS, make_invariant
 from heddle.serving.job import Counters, Job, SlotLimits, make_job
 from heddle.serving.scheduler import Scheduler
 from heddle.serving.slot_batch import BatchSize, SlotBatch, batch_capacity
@@ -166,12 +166,12 @@ class Engine:
         """Allocate the slots that the memory allows, and make them batch-invariant."""
         model, config, kind = self.model, self.config, self.device.type
         invariant = config.is_invariant(kind)
-        slots = max(config.slots, LEAST_ROWS) if invariant else config.slots
+        slots = max(config.slots, MIN_ROWS) if invariant else config.slots
         allocated = self.capacity if longest_row(model) is not None else min(self.capacity, model.context)
         size = BatchSize(slots, allocated, self.source, config.chunk_on(kind))
         if config.memory is not None:
             row = SlotBatch(model, replace(size, slots=1), config.cache, 0).row_bytes()
-            least = LEAST_ROWS if invariant else 1
+            least = MIN_ROWS if invariant else 1
             if row * least > config.memory:
                 raise UsageError(f"memory: want at least {row * least:,} bytes, {least} slots, got {config.memory:,}")
             size = replace(size, slots=min(slots, config.memory // row))

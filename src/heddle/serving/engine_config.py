@@ -22,7 +22,7 @@ class EngineConfig:
     max_wait: seconds that a request waits at most, unless it says so itself; None: no limit.
     memory: bytes of all slots; fewer slots are made if they need more. None: no limit.
     prefix_bytes: bytes of the prefix cache; 0: none.
-    searches: beam searches and other generations that cannot share steps, which run in turn with them, at most.
+    max_searches: beam searches and other generations that cannot share steps, which run in turn with them, at most.
     cuda_graphs: replay the steps of a GPU as CUDA graphs, captured at start.
     cache: the kind of KV cache.
     """
@@ -36,12 +36,12 @@ class EngineConfig:
     max_wait: float | None = None
     memory: int | None = None
     prefix_bytes: int = 1 << 28
-    searches: int = 4
+    max_searches: int = 4
     cuda_graphs: bool = True
     cache: KVCacheConfig = field(default_factory=FullKVCacheConfig)
 
     def __post_init__(self) -> None:
-        check_at_least(1, slots=self.slots, searches=self.searches)
+        check_at_least(1, slots=self.slots, max_searches=self.max_searches)
         check_at_least(0, waiting=self.waiting, prefix_bytes=self.prefix_bytes)
         for name in ("capacity", "waiting_per_client", "memory"):
             value = self.__dict__[name]

@@ -19,12 +19,12 @@ from heddle.core.system import BatchInvariance, batch_invariant
 from heddle.decoding.runtime import Prefill, PrefillOptions, Request, prepare_prefill
 from heddle.nn.state import State, write_row
 from heddle.serving.chunked_prefill import ChunkedPrefill, PromptReader
-from heddle.serving.slot_batch import MOST_READ, SlotBatch
+from heddle.serving.slot_batch import MAX_PREFILL_ROWS, SlotBatch
 
-LEAST_ROWS = 4
+MIN_ROWS = 4
 ROW_COUNTS = (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-READ_COUNTS = (1, 2, 4, 8, MOST_READ)
-MOST_FOR_ONE = 4  # rows that a prompt which is read alone may cost
+READ_COUNTS = (1, 2, 4, 8, MAX_PREFILL_ROWS)
+MAX_FOR_ONE = 4  # rows that a prompt which is read alone may cost
 PROBE_SECONDS = 3.0  # after which no larger number of prompts is tried
 STEPS = 2  # steps whose logits are compared
 
@@ -36,7 +36,7 @@ def make_invariant(batch: SlotBatch) -> BatchInvariance:
 
     May reduce the threads of this process to one.
     """
-    batch.least_rows, batch.read_counts = LEAST_ROWS, (1,)
+    batch.least_rows, batch.read_counts = MIN_ROWS, (1,)
     try:
         mode = _working_mode(batch)
         with batch_invariant(mode):
@@ -73,7 +73,7 @@ def _agreeing_rows(batch: SlotBatch, mode: BatchInvariance) -> bool:
         wanted = probe.run(most, 0, fill=False)
         if not torch.equal(wanted, probe.run(most, most - 1, fill=True)):
             return False
-        fewer = [count for count in ROW_COUNTS if LEAST_ROWS <= count < most]
+        fewer = [count for count in ROW_COUNTS if MIN_ROWS <= count < most]
         agreeing = [count for count in fewer if _agrees(probe, count, wanted)]
         if not torch.equal(wanted, probe.run((*agreeing, most)[0], 0, fill=False, longest=batch.size.capacity)):
             return False
@@ -95,7 +95,7 @@ def _agreeing_reads(batch: SlotBatch) -> tuple[int, ...]:
             break
     alike = {one: tuple(n for n in found if torch.equal(found[n], found[one])) for one in found}
     largest = alike.get(max(found, default=1), (1,))
-    return largest if min(largest) <= MOST_FOR_ONE else alike.get(1, (1,))
+    return largest if min(largest) <= MAX_FOR_ONE else alike.get(1, (1,))
 
 
 def _read_among(batch: SlotBatch, count: int, place: int, fill: bool) -> Tensor:

@@ -51,7 +51,7 @@ class Job:
             return False
         return True
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give up the row of its prompt."""
         if self.reader is not None:
             self.reader.move(None)

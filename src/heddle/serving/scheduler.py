@@ -17,7 +17,7 @@ from heddle.serving.slot_batch import SlotBatch
 
 T = TypeVar("T")
 
-MOST_CHUNKS = 8  # reads in a turn
+MAX_READS = 8  # reads in a turn
 SMOOTHING = 0.3
 
 
@@ -52,7 +52,7 @@ class Scheduler:
     def can_admit(self, job: Job) -> bool:
         """Tell whether a request can be admitted: a slot is free; for a search, which has none, it may begin."""
         if job.row is None:
-            return len(self.searching) < self.config.searches
+            return len(self.searching) < self.config.max_searches
         return len(self.reading) + len(self.active) < min(self.batch.size.slots, self.config.slots)
 
     def admit(self, job: Job) -> None:
@@ -95,7 +95,7 @@ class Scheduler:
             self.counters.cancelled += 1
         else:
             self.counters.failed += 1
-        job.leave()
+        job.release()
         job.fail(error)
 
     def _guarded(self, job: Job, work: Callable[[], T]) -> T | None:
@@ -114,7 +114,7 @@ class Scheduler:
         How many are read in a turn changes no bit.
         """
         end = self.clock() + (self.step_seconds if self.active else 0.0)
-        for _ in range(MOST_CHUNKS):
+        for _ in range(MAX_READS):
             self._read_chunk()
             if not self.reading or self.clock() >= end:
                 return
@@ -186,7 +186,7 @@ class Scheduler:
             slot = min(set(range(self.batch.size.slots)) - self.active.keys())
             self.prefill.join(reader, slot)
             self.active[slot] = job
-        job.leave()
+        job.release()
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

@@ -31,8 +31,8 @@ from heddle.serving.prefix_trie import PrefixTrie
 
 STEP = 64  # the capacity of a view is a multiple of it
 CAPTURED = 256  # the least capacity of a captured step; each next one is four times as large
-MOST_READ = 16  # prompts read side by side
-MOST_BY_DEFAULT = 4096  # tokens of a slot, unless more are requested
+MAX_PREFILL_ROWS = 16  # prompts read side by side
+DEFAULT_CAPACITY = 4096  # tokens of a slot, unless more are requested
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class SlotBatch:
         self.attention_alone = all(isinstance(slot, KVCache) for slot in self.blank.slots.values())
         self.state = allocate_rows(self.blank, size.slots, size.capacity)
         self.row_counts: tuple[int, ...] = tuple(sorted({min(1 << i, size.slots) for i in range(11)}))
-        self.read_counts: tuple[int, ...] = tuple(range(1, MOST_READ + 1))  # numbers of prompts read side by side
+        self.read_counts: tuple[int, ...] = tuple(
+            range(1, MAX_PREFILL_ROWS + 1)
+        )  # numbers of prompts read side by side
         self.least_rows = 1  # of a matrix product
         self.trie = PrefixTrie(budget, size.chunk) if budget and not model.reads_source else None
         self._views: dict[tuple[int, int], State] = {}
@@ -189,10 +191,10 @@ def batch_capacity(model: AutoregressiveModel, wanted: int | None) -> int:
     """
     longest = longest_row(model)
     if longest is None:
-        return max(model.context, MOST_BY_DEFAULT) if wanted is None else wanted
+        return max(model.context, DEFAULT_CAPACITY) if wanted is None else wanted
     if wanted is not None and wanted > longest:
         raise UsageError(f"capacity: want at most the model's {longest} positions, got {wanted}")
-    return min(longest, MOST_BY_DEFAULT) if wanted is None else wanted
+    return min(longest, DEFAULT_CAPACITY) if wanted is None else wanted
 
 
 def round_up(number: int, multiple: int) -> int:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from heddle.decoding.generation import TokenLogprobs
 from heddle.serving.http.answers import REASONS, Answer, Answers, Piece
-from heddle.serving.http.bodies import MOST_PROMPTS, CompletionBody, read_body
+from heddle.serving.http.bodies import MAX_PROMPTS, CompletionBody, read_body
 from heddle.serving.http.context import Client, RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.logprobs import TokenTexts
@@ -90,8 +90,8 @@ def _prompts(model: ServedModel, body: CompletionBody) -> list[list[int]]:
     given = body.prompt
     if isinstance(given, str):
         return [model.ids(given)]
-    if not given or (len(given) * (body.n or 1) > MOST_PROMPTS and not isinstance(given[0], int)):
-        raise ApiError(400, f"prompt: want 1 to {MOST_PROMPTS} prompts, samples counted", param="prompt")
+    if not given or (len(given) * (body.n or 1) > MAX_PROMPTS and not isinstance(given[0], int)):
+        raise ApiError(400, f"prompt: want 1 to {MAX_PROMPTS} prompts, samples counted", param="prompt")
     single = [one for one in given if isinstance(one, int)]
     if single:
         return [check_ids(model, single)]

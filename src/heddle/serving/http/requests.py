@@ -18,7 +18,7 @@ from heddle.serving.http.served_model import ServedModel
 from heddle.tasks.generation import TextConstraints, make_constraints
 from heddle.tasks.scoring import with_special_tokens
 
-MOST_STOPS, LONGEST_STOP = 16, 256
+MAX_STOPS, LONGEST_STOP = 16, 256
 SEED_BITS = 53
 
 
@@ -40,8 +40,8 @@ class RequestOptions:
 def stop_strings(body: Sampling, more: Sequence[str] = ()) -> list[str]:
     """Return the stop strings of a body, and those of a template."""
     given = [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
-    if len(given) > MOST_STOPS or any(not 0 < len(text) <= LONGEST_STOP for text in given):
-        want = f"at most {MOST_STOPS} texts of 1 to {LONGEST_STOP} characters"
+    if len(given) > MAX_STOPS or any(not 0 < len(text) <= LONGEST_STOP for text in given):
+        want = f"at most {MAX_STOPS} texts of 1 to {LONGEST_STOP} characters"
         raise ApiError(400, f"stop: want {want}", param="stop")
     return [*given, *more]
 
