@@ -30,7 +30,7 @@ from heddle.explain.observers.trace import TraceObserver
 from heddle.nn.attention import Synthesizer
 from heddle.nn.channels import ExpertsConfig
 from heddle.nn.convolution import Convolution
-from heddle.nn.recurrent import AttentionRNN
+from heddle.nn.recurrent import AttentionRNN, SegmentRecurrence
 from heddle.nn.stack import Branch
 
 IDS, OUTPUT = [1, 5, 3, 7, 2, 9], (1, 4, 8, 3)
@@ -92,6 +92,8 @@ def output_from(call: PartCall, weights: Tensor) -> Tensor:
         return part.output(part.inner((weights[None] @ values).transpose(1, 2).flatten(-2) + part.bias))
     if isinstance(part, Synthesizer):
         heads = weights[None] @ part.value_and_key(call.x)[0]
+    elif isinstance(part, SegmentRecurrence):
+        heads = weights[None] @ part.values(call.x)
     else:
         heads = part.attention_inputs(call.x, call.ctx).weigh_values(weights[None])
     return part.output(heads.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]

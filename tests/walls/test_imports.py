@@ -37,7 +37,7 @@ GROUPS = {
         "ends": {"base", "kernels", "layers", "positions", "state"},
         "outputs": {"base", "ends", "layers"},
         "attention": {"base", "channels", "kernels", "layers", "positions", "state"},
-        "recurrent": {"base", "ends", "layers", "outputs", "state"},
+        "recurrent": {"base", "ends", "layers", "outputs", "positions", "state"},
         "convolution": {"base", "layers", "state"},
         "stack": {"base", "layers", "state"},
         "adapters": {"base", "channels", "stack"},

@@ -1,56 +1,30 @@
 """Preference pairs of conversations: two that end differently, of which one was chosen, in JSON lines."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from heddle.core import part
 from heddle.data.sources.chats import ChatSource, readable
-from heddle.data.sources.decompress import file_stamp, find_files
-from heddle.data.sources.documents import Conversation, Document, DocumentCounter, FileStamp, SkipReason, SourceConfig
-from heddle.data.sources.preferences import FIELDS, GLANCES, LONGEST, PreferenceSource
-from heddle.data.sources.readers import JSON, Encoding, Longest
+from heddle.data.sources.decompress import find_files
+from heddle.data.sources.documents import Conversation, Document, DocumentCounter, SkipReason, SourceConfig
+from heddle.data.sources.preferences import FIELDS, GLANCES, LONGEST, PreferencePairs, PreferenceSource
+from heddle.data.sources.readers import JSON
 from heddle.data.sources.records import JsonRow, numbered, parse_row
 
 
 @part("chat_preference")
-class ChatPreferenceSource(SourceConfig):
+class ChatPreferenceSource(PreferencePairs):
     """Preference pairs of conversations: JSON lines of objects with messages chosen and messages rejected.
 
     Both are lists of messages. They follow those of the prompt, if it is a list, too; a prompt that is a text is what
     the user says before two lists that begin with an answer. Otherwise the lists are whole conversations. Each side
     ends with an answer. Pairs with the same messages before they part stay on one side of a split.
 
-    path: a file, a folder or a glob of JSON lines.
     prompt: the field of the messages before the answers, where a row has one.
     chosen: the field of the better messages.
     rejected: the field of the worse messages.
-    longest: most bytes of a line; longer ones are left out and counted.
-    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
-    path: str
-    prompt: str = "prompt"
-    chosen: str = "chosen"
-    rejected: str = "rejected"
-    longest: Longest = LONGEST
-    encoding: Encoding | None = None
-
-    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
-        """Yield one document for each line, or each element of an array."""
-        for path in find_files(self.path, *JSON):
-            for origin, raw in numbered(path, self.longest, counter, self.encoding):
-                row = parse_row(raw)
-                found = row if isinstance(row, SkipReason) else self._document(row, origin)
-                if isinstance(found, SkipReason):
-                    counter.skip(found, origin)
-                else:
-                    yield found
-
-    def stamps(self) -> list[FileStamp]:
-        """Return name, size and time of each file."""
-        return [file_stamp(path) for path in find_files(self.path, *JSON)]
-
-    def _document(self, row: JsonRow, origin: str) -> Document | SkipReason:
+    def document(self, row: JsonRow, origin: str) -> Document | SkipReason:
         if isinstance(row, str):
             return SkipReason.BAD_JSON
         sides: list[Conversation] = []

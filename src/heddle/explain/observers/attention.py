@@ -16,10 +16,10 @@ from heddle.explain.inputs import Observer, PartCall, Reading, Section, parts_of
 from heddle.nn.attention import AttentionInputs, AttentionPart, CrossAttention, Synthesizer
 from heddle.nn.base import upcast
 from heddle.nn.convolution import Convolution
-from heddle.nn.recurrent import AttentionRNN
+from heddle.nn.recurrent import AttentionRNN, SegmentRecurrence
 
 CHUNK = 1 << 22  # attention weights that are computed at once; scores and softmax need a few times as much
-ATTENDING = AttentionPart | Synthesizer | AttentionRNN | Convolution
+ATTENDING = AttentionPart | Synthesizer | AttentionRNN | SegmentRecurrence | Convolution
 EPS = 1e-5  # what a row may lack to one by rounding; more is a sink's
 HALF_EPS = 5e-2  # in half precision
 
@@ -96,7 +96,7 @@ def attention_map(reading: Reading, call: PartCall) -> AttentionMap:
 def attention_weights(call: PartCall) -> Tensor:
     """Return the attention weights of a layer, [heads, queries, keys]."""
     part = call.part
-    if isinstance(part, AttentionRNN):
+    if isinstance(part, AttentionRNN | SegmentRecurrence):
         return part.attention_weights(call.x, call.ctx, call.slot)[0]
     if isinstance(part, Synthesizer):
         return part.attention_weights(call.x, call.ctx)[0].expand(part.heads, -1, -1)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from heddle.explain.inputs import Observer, PartCall, Reading, Section, Side, part_calls
 from heddle.nn.attention import AttentionPart, Synthesizer
 from heddle.nn.base import upcast
-from heddle.nn.recurrent import AttentionRNN, Bidirectional, Recurrent
+from heddle.nn.recurrent import AttentionRNN, Bidirectional, Recurrent, SegmentRecurrence
 from heddle.nn.stack import Branch, Plan
 
 
@@ -126,7 +126,7 @@ def quantities(call: PartCall) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(part, Synthesizer):
         yield "weights", part.attention_weights(call.x, call.ctx)
     elif isinstance(part, Recurrent | Bidirectional):
-        if isinstance(part, AttentionRNN):
+        if isinstance(part, AttentionRNN | SegmentRecurrence):
             yield "weights", part.attention_weights(call.x, call.ctx, call.slot)
         for cell in part.gate_values(call.x, call.ctx, call.slot):
             for name, values in cell.values.items():
