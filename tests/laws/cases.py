@@ -84,7 +84,6 @@ from heddle.nn.ends import (
     ClusterConfig,
     ClusteredHeadConfig,
     FullEmbeddingConfig,
-    PatchEmbeddingConfig,
     PointerGeneratorHeadConfig,
 )
 from heddle.nn.layers import (
@@ -114,6 +113,7 @@ from heddle.nn.recurrent import (
     QRNNConfig,
     StackedCellsConfig,
 )
+from heddle.nn.sources import PatchEmbeddingConfig
 from heddle.nn.stack import (
     BlockConfig,
     BranchConfig,

@@ -36,6 +36,7 @@ GROUPS = {
         "channels": {"base", "layers"},
         "ends": {"base", "kernels", "layers", "positions", "state"},
         "outputs": {"base", "ends", "layers"},
+        "sources": {"base", "ends", "layers", "positions"},
         "attention": {"base", "channels", "kernels", "layers", "positions", "state"},
         "recurrent": {"base", "ends", "layers", "outputs", "state"},
         "convolution": {"base", "layers", "state"},

@@ -9,7 +9,6 @@ from heddle.nn.channels import FeedForwardConfig
 from heddle.nn.ends import (
     EmbeddingConfig,
     NarrowEmbeddingConfig,
-    PatchEmbeddingConfig,
     SegmentedEmbeddingConfig,
     TransformedHeadConfig,
 )
@@ -25,6 +24,7 @@ from heddle.nn.outputs import (
     SequenceClassOutputConfig,
 )
 from heddle.nn.positions import LearnedPositionConfig
+from heddle.nn.sources import PatchEmbeddingConfig
 from heddle.nn.stack import BlockConfig, ChainConfig, EntryConfig, LoopConfig, RepeatConfig
 
 PRECISE = LayerNormConfig(eps=1e-12)  # so small that it never matters
