@@ -1,5 +1,6 @@
-"""Metrics: word error rate, BLEU, chrF, ROUGE, and utilities for minimum Bayes risk."""
+"""Metrics: word error rate, BLEU, chrF, ROUGE, CIDEr-D, and utilities for minimum Bayes risk."""
 
+from heddle.tasks.metrics.consensus import caption_words, consensus_scores
 from heddle.tasks.metrics.corpus_metrics import (
     Bleu,
     CorpusMetric,
