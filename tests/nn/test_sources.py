@@ -8,8 +8,8 @@ from torch import nn
 
 from heddle.core import ConfigError, UsageError
 from heddle.nn.base import Context, FanInInitConfig, Module, Place, initialize
-from heddle.nn.ends import EmbeddingConfig, FullEmbeddingConfig
-from heddle.nn.positions import LearnedPositionConfig, RotaryPositionConfig, SinusoidalPositionConfig
+from heddle.nn.ends import EmbeddingConfig, FrameEmbeddingConfig, FullEmbeddingConfig
+from heddle.nn.positions import LearnedPositionConfig, RotaryPositionConfig
 from heddle.nn.sources import (
     ConvolutionalStemConfig,
     LearnedGridConfig,
@@ -20,15 +20,18 @@ from heddle.nn.sources import (
     TubeletEmbeddingConfig,
 )
 
-WIDTH, VOCAB = 12, 20
+WIDTH = 12
 STEM = ConvolutionalStemConfig(channels=(8, 16), blocks=1, frames=3)
 MOUTH = TubeletEmbeddingConfig(frames=2, size=2, channels=1, stem=STEM, grid=LearnedGridConfig())
-WORDS = OneSourceConfig(embedding=FullEmbeddingConfig(), position=LearnedPositionConfig())
+SOUND = OneSourceConfig(
+    shape=(5,), steps=2, embedding=FrameEmbeddingConfig(features=5, halvings=0), position=LearnedPositionConfig()
+)
+TOGETHER = SeveralEmbeddingConfig(sources=(OneSourceConfig(shape=(1, 8, 8), embedding=MOUTH), SOUND))
 
 
-def built(config: EmbeddingConfig, vocab: int | None = None) -> Any:
+def built(config: EmbeddingConfig) -> Any:
     holder = Module()
-    holder.made = config.build(vocab, WIDTH, Place(context=50))
+    holder.made = config.build(None, WIDTH, Place(context=50))
     initialize(holder, FanInInitConfig(embedding=0.5), depth=1, seed=0)
     return holder.made.double().eval()
 
@@ -96,45 +99,42 @@ def test_a_grid_beyond_its_learned_positions_is_refused() -> None:
         made(video(1, 3, 1, 4, 4), Context())
 
 
+def both(rows: int, batch: int = 2) -> torch.Tensor:
+    """Draw rows of a frame of video and two frames of sound each."""
+    return video(batch, rows, 64 + 2 * 5)
+
+
 def test_several_sources_stand_side_by_side_and_padding_comes_last() -> None:
-    made = built(SeveralEmbeddingConfig(sources=(OneSourceConfig(embedding=MOUTH), WORDS)), VOCAB)
-    clips, words = video(2, 4, 1, 8, 8), torch.tensor([[3, 4, 5], [6, 0, 0]])
-    lengths = torch.tensor([[2, 3], [4, 1]])
-    together, counts = made((clips, words), Context(lengths=lengths)), made.real_lengths((clips, words), lengths)
-    assert counts.tolist() == [2 + 3, 3 + 1]
-    for row, (frames, count) in enumerate(lengths.tolist()):
-        alone = made((clips[row : row + 1, :frames], words[row : row + 1, :count]), Context())
-        assert (
-            alone.shape[1] == counts[row] == made.length((clips[row : row + 1, :frames], words[row : row + 1, :count]))
-        )
+    made = built(TOGETHER)
+    rows, lengths = both(4), torch.tensor([2, 4])
+    together, counts = made(rows, Context(lengths=lengths)), made.real_lengths(rows, lengths)
+    assert counts.tolist() == [2 + 4, 3 + 8]  # the class token and tubelets of two frames, and each frame of sound
+    for row, count in enumerate(lengths.tolist()):
+        alone = made(rows[row : row + 1, :count], Context())
+        assert alone.shape[1] == counts[row] == made.length(rows[row : row + 1, :count])
         torch.testing.assert_close(together[row, : counts[row]], alone[0])
-    spoken = made.sources[1](words[:1], Context()) + made.marks[1]
-    torch.testing.assert_close(together[0, 2:5], spoken[0])
+    sound = rows[:1, :2, 64:].reshape(1, 4, 5)
+    torch.testing.assert_close(together[0, 2:6], made.sources[1](sound, Context())[0] + made.marks[1])
+    picture = made.sources[0](rows[:1, :2, :64].reshape(1, 2, 1, 8, 8), Context()) + made.marks[0]
+    torch.testing.assert_close(together[0, :2], picture[0])
 
 
 def test_every_weight_of_the_sources_has_a_gradient() -> None:
-    made = built(SeveralEmbeddingConfig(sources=(OneSourceConfig(embedding=MOUTH), WORDS)), VOCAB)
-    inputs = video(2, 4, 1, 8, 8), torch.tensor([[3, 4, 5], [6, 0, 0]])
-    made(inputs, Context(lengths=torch.tensor([[2, 3], [4, 1]]))).square().sum().backward()
+    made = built(TOGETHER)
+    made(both(4), Context(lengths=torch.tensor([2, 4]))).square().sum().backward()
     assert [name for name, weight in made.named_parameters() if weight.grad is None or not weight.grad.any()] == []
 
 
 def test_sources_that_cannot_be_are_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="vocab: want none, because the inputs are images"):
-        MOUTH.build(VOCAB, WIDTH, Place())
     with pytest.raises(ConfigError, match="sources: want two or more, got 1"):
-        SeveralEmbeddingConfig(sources=(WORDS,))
+        SeveralEmbeddingConfig(sources=(SOUND,))
     with pytest.raises(ConfigError, match="position: want one that is added to the stream"):
-        OneSourceConfig(embedding=MOUTH, position=RotaryPositionConfig())
+        OneSourceConfig(shape=(1, 8, 8), embedding=MOUTH, position=RotaryPositionConfig())
+    with pytest.raises(ConfigError, match="embedding: want one of frames or of video, got full"):
+        OneSourceConfig(shape=(1,), embedding=FullEmbeddingConfig())
     with pytest.raises(ConfigError, match="frames: want an odd number"):
         ConvolutionalStemConfig(frames=2)
     with pytest.raises(ConfigError, match="channels: want at least one stage"):
         ConvolutionalStemConfig(channels=())
-    made = built(
-        SeveralEmbeddingConfig(
-            sources=(WORDS, OneSourceConfig(embedding=FullEmbeddingConfig(), position=SinusoidalPositionConfig()))
-        ),
-        VOCAB,
-    )
-    with pytest.raises(UsageError, match="source: want 2 sources at once, got one"):
-        made(torch.tensor([[1]]), Context())
+    with pytest.raises(UsageError, match=r"source: want \[batch, rows, 64 \+ 10\] as floats, got \[1, 2, 73\]"):
+        built(TOGETHER)(torch.zeros(1, 2, 73), Context())

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,7 @@ class VideoMedia(Media):
             if not self.path.exists():
                 raise MediaFault("no_file", str(self.path))
         frames: list[Pixels] = []
-        last = None if self.length is None else self.start + self.length
-        for number, frame in enumerate(self._frames()):
-            if last is not None and number >= last:
-                break
-            if number < self.start or (number - int(self.start)) % self.every:
-                continue
+        for frame in self._chosen():
             if len(frames) == self.longest:
                 raise MediaFault("too_long", f"more than {self.longest} frames")
             frames.append(frame)
@@ -64,13 +60,17 @@ class VideoMedia(Media):
             raise MediaFault("empty")
         return np.stack(frames)
 
-    def _frames(self) -> Iterator[Pixels]:
+    def _chosen(self) -> Iterator[Pixels]:
         """Yield the frames one by one, so that what is too long is not read to its end."""
-        if self.path.is_dir():
-            return (read_image(path, self.size) for path in frame_files(self.path))
         ending = self.path.suffix.lower()
-        readers = _array_frames if ending in FRAME_ARRAYS else _animation if ending in ANIMATIONS else _film
-        return readers(self.path, self.size)
+        stop = None if self.length is None else int(self.start + self.length)
+        part = slice(int(self.start), stop, self.every)
+        if self.path.is_dir():
+            return (read_image(path, self.size) for path in frame_files(self.path)[part])
+        if ending in FRAME_ARRAYS:
+            return _array_frames(self.path, self.size, part)
+        frames = (_animation if ending in ANIMATIONS else _film)(self.path, self.size)
+        return islice(frames, part.start, part.stop, part.step)
 
     @property
     def digest(self) -> bytes:
@@ -113,8 +113,8 @@ def _animation(path: Path, size: PictureSize) -> Iterator[Pixels]:
             number += 1
 
 
-def _array_frames(path: Path, size: PictureSize) -> Iterator[Pixels]:
-    """Yield the frames of an array, each at the wanted size."""
+def _array_frames(path: Path, size: PictureSize, part: slice) -> Iterator[Pixels]:
+    """Yield some frames of an array, each at the wanted size."""
     from PIL import Image
 
     with media_faults():
@@ -129,10 +129,10 @@ def _array_frames(path: Path, size: PictureSize) -> Iterator[Pixels]:
     if 0 in whole.shape:
         raise MediaFault("empty")
     check_pixels((whole.shape[2], whole.shape[1]))
-    for frame in whole:
-        plain = np.ascontiguousarray(frame[..., 0] if frame.ndim == 3 and frame.shape[2] == 1 else frame)
-        if plain.shape == (size.rows, size.columns, size.channels):
-            yield plain
+    for frame in whole[part]:
+        plain = np.array(frame[..., 0] if frame.ndim == 3 and frame.shape[2] == 1 else frame)
+        if plain.size == size.rows * size.columns * size.channels and plain.shape[:2] == (size.rows, size.columns):
+            yield plain.reshape(size.rows, size.columns, size.channels)
         else:
             yield to_pixels(Image.fromarray(plain), size)
 

@@ -147,7 +147,7 @@ class Context:
     positions: Int[Tensor, "batch length"] | None = None  # None: 0, 1, 2, ...
     state: State | None = None
     key_steps: Int[Tensor, "batch key"] | None = None  # steps of the cached keys in their rows; None: 0, 1, 2, ...
-    lengths: Int[Tensor, "batch *sources"] | None = None  # how many tokens of each row are not padding; None: all
+    lengths: Int[Tensor, " batch"] | None = None  # how many tokens of each row are not padding; None: all
     ignored: Bool[Tensor, "batch length"] | None = None  # tokens that no loss depends on: after the last target
     memory: Memory | None = None  # the encoder's outputs
     prefix: Bool[Tensor, "batch length"] | None = None  # tokens that all of their document see (prefix LM)

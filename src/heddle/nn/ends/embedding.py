@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,11 +20,6 @@ Images = Float[Tensor, "batch channels rows columns"]
 
 class EmbeddingConfig(Config, ABC):
     """How inputs, mostly token ids, become vectors."""
-
-    @property
-    def reads_ids(self) -> bool:
-        """Tell whether its inputs are token ids: not those of images, video or sound."""
-        return True
 
     @abstractmethod
     def build(self, vocab: int | None, width: int, place: Place) -> "Embedding":
@@ -41,10 +36,6 @@ class Embedding(Module, ABC):
     def length(self, inputs: Ids | Images) -> int:
         """Return how many vectors a row has."""
         return inputs.shape[1]
-
-    def real_lengths(self, inputs: Ids | Images, lengths: Int[Tensor, "..."] | None) -> Int[Tensor, " batch"] | None:
-        """Return how many vectors of each row are no padding, by the lengths of the inputs; None: all."""
-        return lengths
 
 
 class EmbeddingTable(Module, ABC):

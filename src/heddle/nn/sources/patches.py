@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, Positive, UsageError, part
+from heddle.core import Positive, UsageError, part
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.base import Context, Linear, Place, Role
 from heddle.nn.ends import Embedding, EmbeddingConfig
@@ -30,18 +30,15 @@ class PatchEmbeddingConfig(EmbeddingConfig):
     dropout: dropout of the embedded patches.
     """
 
+    reads = "images"
+
     size: Positive = 16
     channels: Positive = 3
     stem: StemConfig = NoStemConfig()
     grid: GridPositionConfig = NoGridPositionConfig()
     dropout: DropoutConfig = ElementDropoutConfig()
 
-    @property
-    def reads_ids(self) -> bool:
-        return False
-
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
-        _refuse_vocab(vocab)
         return PatchEmbedding(width, self)
 
 
@@ -59,6 +56,8 @@ class TubeletEmbeddingConfig(EmbeddingConfig):
     dropout: dropout of the embedded tubelets.
     """
 
+    reads = "video"
+
     frames: Positive = 2
     size: Positive = 16
     channels: Positive = 3
@@ -66,18 +65,8 @@ class TubeletEmbeddingConfig(EmbeddingConfig):
     grid: GridPositionConfig = NoGridPositionConfig()
     dropout: DropoutConfig = ElementDropoutConfig()
 
-    @property
-    def reads_ids(self) -> bool:
-        return False
-
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
-        _refuse_vocab(vocab)
         return TubeletEmbedding(width, self)
-
-
-def _refuse_vocab(vocab: int | None) -> None:
-    if vocab is not None:
-        raise ConfigError("vocab", want="none, because the inputs are images", got=vocab)
 
 
 class GridEmbedding(Embedding):
@@ -125,6 +114,9 @@ class GridEmbedding(Embedding):
     def length(self, inputs: Ids | Tensor) -> int:
         frames, rows, columns = self.grid_size(inputs)
         return 1 + frames * rows * columns
+
+    def check_input(self, source: Tensor) -> None:
+        self.as_frames(source[None])
 
     def check(self, inputs: Tensor, axes: int, form: str) -> None:
         """Refuse images or video that patches do not fill."""
