@@ -76,7 +76,7 @@ GROUPS = {
         "formats": {"chat", "tokenizers"},
         "normalize": set(),
     },
-    "data": {"sources": set(), "shards": {"sources"}, "rows": {"shards"}},
+    "data": {"media": set(), "sources": {"media"}, "shards": {"media", "sources"}, "rows": {"media", "shards"}},
     "objectives": {"": set(), "frozen_models": {""}},
     "training": {
         "optimizers": set(),

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import Config, encode, replace
+from heddle.data.media import Media
 from heddle.data.sources.labels import Label, LabelKind
 
 CONTROLS = bytes(b for b in range(32) if b not in b"\t\n\v\f\r\b\x1b") + b"\x7f"
@@ -38,6 +39,10 @@ class SkipReason(StrEnum):
     BAD_TURNS = "bad_turns"  # no conversation, or none that the template takes
     SAME_ANSWERS = "same_answers"  # a preference pair whose answers are equal
     NO_ANSWER = "no_answer"  # a conversation in which the assistant says nothing
+    NO_FILE = "no_file"  # a medium that is named but not there
+    BAD_MEDIA = "bad_media"  # a file that is no sound, picture or array that can be used
+    TOO_LARGE = "too_large"  # a picture of more pixels, or a file of more bytes, than are read
+    NO_TEXT = "no_text"  # a medium without the text that belongs to it
 
     @property
     def words(self) -> str:
@@ -69,8 +74,9 @@ class Document:
 
     `rejected` makes it a preference pair: the answer that is worse than the target, to the same prompt, and
     `rejected_turns` one of conversations. A labelled document may have a second text, `pair`; a pair a `prototype`,
-    which an editor reads after the text, and which may be empty. Documents of one `group` stay on one side of a split,
-    and so does a document whose text is the group's name.
+    which an editor reads after the text, and which may be empty. `media` makes it a sound or the like, of which the
+    text is the transcript. Documents of one `group` stay on one side of a split, and so does a document whose text is
+    the group's name.
     """
 
     text: str
@@ -83,6 +89,7 @@ class Document:
     rejected: str | None = None
     prototype: str | None = None
     rejected_turns: Turns | None = None
+    media: Media | None = None
 
     @cached_property
     def digest(self) -> int:
@@ -102,7 +109,14 @@ class Document:
             hashed.update(b"\xfa" + self.prototype.encode())
         if self.rejected_turns is not None:
             hashed.update(b"\xf9" + self.rejected_turns.plain.encode())
+        if self.media is not None:
+            hashed.update(b"\xf8" + self.media.digest)
         return int.from_bytes(hashed.digest(), "little")
+
+    @property
+    def divisible(self) -> bool:
+        """Tell whether it is a text alone, which may be divided in two."""
+        return self.target is None and self.turns is None and self.label is None and self.media is None
 
     @property
     def texts(self) -> list[str]:
@@ -225,6 +239,11 @@ class SourceConfig(Config):
     def edits(self) -> bool:
         """Tell whether its documents are pairs with prototypes, for an editor."""
         return False
+
+    @property
+    def medium(self) -> str | None:
+        """Return the medium of its documents, such as sound; None: they are texts."""
+        return None
 
     def absolute(self) -> Self:
         """Return the source with absolute paths, so that it means the same files in any working folder."""

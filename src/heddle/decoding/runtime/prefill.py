@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from heddle.core import UsageError
 from heddle.core.shapes import Stream
-from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, longest_row, pad_rows
+from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, longest_row, pad_rows, pad_sources
 from heddle.decoding.runtime.prefix_cache import PrefixCache, common_prefixes
-from heddle.decoding.runtime.requests import FinishReason, Prompt, Request
+from heddle.decoding.runtime.requests import FinishReason, Prompt, Request, Source
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import KVCacheConfig, State
 
@@ -40,7 +40,7 @@ class Prefill:
     """Prompts that a model can read, with the sources of an encoder-decoder, and how far each row may go."""
 
     prompts: tuple[Prompt, ...]  # with an encoder-decoder: the beginning of each target
-    sources: tuple[Prompt, ...] | None
+    sources: tuple[Source, ...] | None
     ends: tuple[int, ...]  # the length, prompt included, at which each row must end
     end_reasons: tuple[FinishReason, ...]  # why it must end there
     chunk: int  # tokens of each row read at once
@@ -67,7 +67,7 @@ class Prefill:
     def _initial_state(self, model: AutoregressiveModel, rows: Sequence[int], capacity: int) -> State:
         memory = None
         if self.sources is not None:
-            memory = model.encode(*pad_rows([self.sources[row] for row in rows], device_of(model)))
+            memory = model.encode(*pad_sources([self.sources[row] for row in rows], device_of(model)))
         state = model.new_state(len(rows), capacity, memory)
         return dataclasses.replace(state, cache=self.cache)
 
@@ -118,9 +118,9 @@ class Prefill:
             prefix_cache.store(ids, state, source, row=row)
         return vectors, state
 
-    def rows(self) -> list[tuple[Prompt, Prompt | None]]:
+    def rows(self) -> list[tuple[Prompt, Source | None]]:
         """Return each prompt with its source."""
-        sources: Sequence[Prompt | None] = (None,) * len(self.prompts) if self.sources is None else self.sources
+        sources: Sequence[Source | None] = (None,) * len(self.prompts) if self.sources is None else self.sources
         return list(zip(self.prompts, sources, strict=True))
 
 
@@ -146,6 +146,8 @@ def prepare_prefill(
     prefix_cache: PrefixCache | None = None,
 ) -> Prefill:
     """Check prompts and sources, and compute how far each row may go."""
+    if model.reads != "ids":
+        prefix_cache = None  # two sources of features are hardly ever the same
     if prefix_cache is not None and prefix_cache.model is not model:
         raise UsageError("prefix_cache: want one of this model, got one of another")
     prompts = tuple(check_prompt(model, request.ids, options.begin) for request in requests)
@@ -164,7 +166,7 @@ def prepare_prefill(
 
 def _sources(
     model: AutoregressiveModel, requests: Sequence[Request], options: PrefillOptions
-) -> tuple[Prompt, ...] | None:
+) -> tuple[Source, ...] | None:
     sources = [request.source for request in requests if request.source is not None]
     if not model.reads_source:
         if sources:

@@ -13,7 +13,7 @@ from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
 from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialize
-from heddle.nn.ends import Head
+from heddle.nn.ends import Frames, Head, Images
 from heddle.nn.outputs import OutputConfig
 from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import Memory, State
@@ -106,7 +106,12 @@ class Model(Module, ABC):
         """Tell whether it writes a target from a source."""
         return self.config.reads_source
 
-    def encode(self, source: Ids, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
+    @property
+    def reads(self) -> str:
+        """Return what its inputs, or its sources, are: ids, frames or images."""
+        return "ids"
+
+    def encode(self, source: Ids | Images | Frames, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
         """Read sources, of which the first `lengths` tokens of each row are real; None: all."""
         raise self._no_source()
 

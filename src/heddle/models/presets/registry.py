@@ -16,6 +16,7 @@ from heddle.models.presets.encoders import albert, bert, distilbert, electra, ma
 from heddle.models.presets.mixture_of_experts import mixtral, switch
 from heddle.models.presets.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
 from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
+from heddle.models.presets.speech import speech_ctc, speech_lstm, speech_transformer
 from heddle.nn.stack import check_depth
 
 SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "head_width", "vocab", "context", "experts")
@@ -154,6 +155,9 @@ PRESETS |= {
     "bart-base": Preset(transformers.bart),
     "bart-large": Preset(transformers.bart, {"layers": 12, "width": 1024, "heads": 16}),
     "marian": Preset(transformers.marian),
+    "speech_transformer": Preset(speech_transformer),
+    "speech_lstm": Preset(speech_lstm),
+    "speech_ctc": Preset(speech_ctc),
 }
 
 PRESETS |= {
