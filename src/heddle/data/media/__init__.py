@@ -21,4 +21,4 @@ from heddle.data.media.media import Media, MediaFault, MediaFormat
 from heddle.data.media.pixels import BrightnessConfig, ClipConfig, CropConfig, FlipConfig, PixelsConfig
 from heddle.data.media.resampling import resample
 from heddle.data.media.sound import SOUNDS, SoundMedia, read_sound, sound_media
-from heddle.data.media.video import VIDEOS, VideoMedia, frame_files, video_media
+from heddle.data.media.video import FILMS, VIDEOS, VideoMedia, frame_files, video_media
