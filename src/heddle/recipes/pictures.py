@@ -2,11 +2,11 @@
 
 from heddle.core import replace
 from heddle.data.media import ClipConfig, CropConfig, FlipConfig, PixelsConfig
-from heddle.data.rows import MediaRows
-from heddle.data.sources import CorpusConfig, ImageSource, VideoSource
+from heddle.data.rows import MediaExampleRows, MediaRows
+from heddle.data.sources import CorpusConfig, ImageClassSource, ImageSource, VideoSource
 from heddle.models.presets import PresetConfig
-from heddle.objectives import SequenceConfig
-from heddle.text.tokenizers import BpeTokenizer
+from heddle.objectives import ClassifyConfig, SequenceConfig
+from heddle.text.tokenizers import BpeTokenizer, CharacterTokenizer
 from heddle.training import EveryConfig, KeepConfig, RunConfig, TrainingConfig
 from heddle.training.optimizers import AdamWConfig, CosineConfig
 
@@ -47,4 +47,18 @@ def caption_video() -> RunConfig:
         model=PresetConfig(name="video_captioner", layers=4, width=256, heads=4, dropout=0.1),
         data=CorpusConfig(sources=(VideoSource(path="videos"),)),
         rows=MediaRows(length=48, source_length=256, batch=64, features=ClipConfig()),
+    )
+
+
+def classify_images() -> RunConfig:
+    """A small Vision Transformer learns the class of each image in the folder images, by the names of its folders."""
+    return replace(
+        caption(),
+        name="classify_images",
+        model=PresetConfig(name="vit-base-16", layers=6, width=192, heads=3, dropout=0.1, dials={"patch": 8}),
+        tokenizer=CharacterTokenizer(),
+        data=CorpusConfig(sources=(ImageClassSource(path="images"),)),
+        rows=MediaExampleRows(batch=64, features=PixelsConfig(), augment=(CropConfig(), FlipConfig())),
+        objective=ClassifyConfig(smoothing=0.1),
+        training=replace(caption().training, steps=2000, schedule=CosineConfig(warmup=200, floor=0.0)),
     )
