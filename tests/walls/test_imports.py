@@ -86,13 +86,14 @@ GROUPS = {
     },
     "tasks": {
         "correcting": set(),
-        "labelling": set(),
+        "inputs": set(),
+        "labelling": {"inputs"},
         "metrics": set(),
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
-        "generation": {"metrics", "rescoring", "scoring"},
+        "generation": {"inputs", "metrics", "rescoring", "scoring"},
         "few_shot": {"generation", "labelling"},
-        "evaluation": {"few_shot", "generation", "labelling", "metrics", "scoring"},
+        "evaluation": {"few_shot", "generation", "inputs", "labelling", "metrics", "scoring"},
         "retrieval": {"evaluation", "generation"},
     },
     "comparison": {

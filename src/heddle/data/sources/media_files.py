@@ -49,7 +49,7 @@ class ManifestColumns(Config):
 
 
 @dataclass(frozen=True)
-class _Entry:
+class MediaEntry:
     """One file with its text, and the part of the file that it is about."""
 
     origin: str
@@ -80,7 +80,7 @@ class MediaSource(SourceConfig):
 
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each file, or each row of a manifest."""
-        for entry in self._entries(counter):
+        for entry in self.entries(counter):
             counter.see()
             if isinstance(entry.text, SkipReason):
                 counter.skip(entry.text, entry.origin)
@@ -102,7 +102,7 @@ class MediaSource(SourceConfig):
 
     def media_paths(self) -> list[Path]:
         """Return the files, in order; of a manifest, each as often as it has rows."""
-        return [entry.path for entry in self._entries(DocumentCounter())]
+        return [entry.path for entry in self.entries(DocumentCounter())]
 
     def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file, of its text and of the manifest."""
@@ -122,13 +122,14 @@ class MediaSource(SourceConfig):
     def files(self) -> list[Path]:
         return [path for path in find_files(self.path) if path.suffix.lower() in self.extensions]
 
-    def _entries(self, counter: DocumentCounter) -> Iterator[_Entry]:
+    def entries(self, counter: DocumentCounter) -> Iterator[MediaEntry]:
+        """Yield what there is, with its text or why there is none; rows that cannot be read are counted."""
         manifests = self._manifests()
         if manifests is None:
             for path in self.files():
                 texts = self.texts(path)
                 group = printable_path(path) if len(texts) > 1 else ""  # which stay on one side of a split
-                yield from (_Entry(printable_path(path), path, text, group) for text in texts)
+                yield from (MediaEntry(printable_path(path), path, text, group) for text in texts)
             return
         for manifest in manifests:
             rows = _tsv_rows if file_extension(manifest).lower() == ".tsv" else _json_rows
@@ -137,10 +138,10 @@ class MediaSource(SourceConfig):
                 if entry is not None:
                     yield entry
 
-    def _entry(self, manifest: Path, origin: str, cells: Cells | SkipReason) -> _Entry | None:
+    def _entry(self, manifest: Path, origin: str, cells: Cells | SkipReason) -> MediaEntry | None:
         """Return what a row of a manifest says; None: it belongs to another split."""
         if isinstance(cells, SkipReason):
-            return _Entry(origin, manifest, cells)
+            return MediaEntry(origin, manifest, cells)
         names = self.columns
         if self.split is not None and cells.get(names.split) != self.split:
             if names.split not in cells:
@@ -151,7 +152,7 @@ class MediaSource(SourceConfig):
             return None
         name, text = cells.get(names.file), cells.get(names.text)
         if not isinstance(name, str) or not name.strip() or "\0" in name:
-            return _Entry(origin, manifest, SkipReason.MISSING_FIELD)
+            return MediaEntry(origin, manifest, SkipReason.MISSING_FIELD)
         if not isinstance(text, str) or not text.strip():
             text = SkipReason.NO_TEXT
         elif isinstance(checked := read_bytes(text.encode("utf-8", "surrogatepass")), SkipReason):
@@ -159,7 +160,7 @@ class MediaSource(SourceConfig):
         start, length = (_number(cells.get(column), origin, column) for column in (names.start, names.length))
         group = str(cells.get(names.speaker) or "")
         path = manifest.parent / Path(name).expanduser()
-        return _Entry(origin, path, text, group, start or 0.0, length)
+        return MediaEntry(origin, path, text, group, start or 0.0, length)
 
 
 def text_beside(path: Path) -> str | SkipReason:
