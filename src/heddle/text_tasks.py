@@ -11,6 +11,7 @@ from heddle.explain import ExplainFields, Explanation, explain, explain_options
 from heddle.models.networks import Model
 from heddle.tasks.few_shot import AnswerGenerator, FewShotClassifier, FewShotOptions, GeneratedAnswer, few_shot
 from heddle.tasks.generation import summarizer
+from heddle.tasks.inputs import MediaInputs
 from heddle.tasks.labelling import (
     Answer,
     Answerer,
@@ -49,10 +50,16 @@ class TextTasks(ABC):
     def explain(self, text: str | Sequence[int], **options: Unpack[ExplainFields]) -> Explanation:
         """Look inside the model while it reads a text, or ids as given: `print` it, or use `.to_json()`, `.html()`.
 
+        For a model of images, video or sound the text is the path of a file.
+
         The options are those of the command line: what, target, instead, output, corrupted, top, beams, max_tokens. For
         an encoder-decoder the text is the source, and `output` what it writes to it.
         """
         tokenizer = self.tokenizer if isinstance(text, str) else self._tokenizer
+        if isinstance(text, str) and self.model.reads_source and self.model.reads != "ids":
+            inputs = MediaInputs.of(self.origin.settings, self.model.reads)
+            features = inputs.read(inputs.find([text])[0])
+            return explain(self.model, tokenizer, features, explain_options(options), self.origin.description)
         return explain(self.model, tokenizer, text, explain_options(options), self.origin.description)
 
     @overload

@@ -1,11 +1,11 @@
 """Pictures to text: captions of images and of video, and classes of images, for folders and manifests of them."""
 
 from heddle.core import replace
-from heddle.data.media import ClipConfig, CropConfig, FlipConfig, PixelsConfig
+from heddle.data.media import AudioVisualConfig, ClipConfig, CropConfig, FlipConfig, PixelsConfig
 from heddle.data.rows import MediaExampleRows, MediaRows
-from heddle.data.sources import CorpusConfig, ImageClassSource, ImageSource, VideoSource
+from heddle.data.sources import AudioVisualSource, CorpusConfig, ImageClassSource, ImageSource, VideoSource
 from heddle.models.presets import PresetConfig
-from heddle.objectives import ClassifyConfig, SequenceConfig
+from heddle.objectives import ClassifyConfig, CtcAttentionConfig, SequenceConfig
 from heddle.text.tokenizers import BpeTokenizer, CharacterTokenizer
 from heddle.training import EveryConfig, KeepConfig, RunConfig, TrainingConfig
 from heddle.training.optimizers import AdamWConfig, CosineConfig
@@ -61,4 +61,19 @@ def classify_images() -> RunConfig:
         rows=MediaExampleRows(batch=64, features=PixelsConfig(), augment=(CropConfig(), FlipConfig())),
         objective=ClassifyConfig(smoothing=0.1),
         training=replace(caption().training, steps=2000, schedule=CosineConfig(warmup=200, floor=0.0)),
+    )
+
+
+def transcribe_audio_visual() -> RunConfig:
+    """A small Transformer learns to transcribe speech in video, from the sound and the mouth, in the folder videos."""
+    size = (32, 64)
+    return replace(
+        caption_video(),
+        name="transcribe_audio_visual",
+        model=PresetConfig(name="audio_visual_transformer", layers=4, width=192, heads=4, dropout=0.1),
+        tokenizer=CharacterTokenizer(),
+        data=CorpusConfig(sources=(AudioVisualSource(path="videos", size=size),)),
+        rows=MediaRows(length=128, source_length=256, batch=16, features=AudioVisualConfig(size=size, channels=1)),
+        objective=CtcAttentionConfig(attention=SequenceConfig(smoothing=0.1)),
+        training=replace(caption().training, steps=4000, batch=16),
     )

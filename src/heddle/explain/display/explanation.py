@@ -29,7 +29,7 @@ class Explanation:
 
     def plain(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        sides = [{"name": side.name, "ids": list(side.ids), "tokens": list(side.texts)} for side in self.sides]
+        sides = [_side(side) for side in self.sides]
         about = {"format": FORMAT, "model": self.model, "kind": self.kind, "sides": sides}
         return (
             about | {name: section.plain() for name, section in self.sections.items()} | {"refused": dict(self.refused)}
@@ -56,6 +56,11 @@ class Explanation:
         from heddle.explain.display.terminal import as_text
 
         return as_text(self)
+
+
+def _side(side: Side) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": side.name, "ids": list(side.ids), "tokens": list(side.texts)}
+    return found if side.picture is None else found | {"picture": side.picture.plain()}
 
 
 def short(data: Any) -> Any:

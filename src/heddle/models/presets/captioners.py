@@ -4,7 +4,7 @@ from heddle.models.networks import EncoderDecoderConfig, TieConfig, TowerConfig,
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig
 from heddle.nn.base import FanInInitConfig, XavierInitConfig
 from heddle.nn.channels import FeedForwardConfig
-from heddle.nn.ends import EmbeddingConfig, FullEmbeddingConfig
+from heddle.nn.ends import EmbeddingConfig, FrameEmbeddingConfig, FullEmbeddingConfig
 from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.outputs import MeanConfig
 from heddle.nn.positions import SinusoidalPositionConfig
@@ -12,7 +12,9 @@ from heddle.nn.recurrent import AttentionRNNConfig, FirstStateConfig, LSTMConfig
 from heddle.nn.sources import (
     ConvolutionalStemConfig,
     LearnedGridConfig,
+    OneSourceConfig,
     PatchEmbeddingConfig,
+    SeveralEmbeddingConfig,
     TubeletEmbeddingConfig,
 )
 from heddle.nn.stack import BlockConfig, BranchConfig, ChainConfig, RepeatConfig, ReplaceConfig
@@ -82,6 +84,33 @@ def show_attend_tell(
         init=FanInInitConfig(embedding=width**-0.5, into_stream=1.0),
         ties=ONE_TARGET_TABLE,
     )
+
+
+def audio_visual_transformer(
+    layers: int = 4,
+    width: int = 256,
+    heads: int = 4,
+    hidden: int | None = None,
+    vocab: int = 8000,
+    context: int = 256,
+    dropout: float = 0.1,
+    rows: int = 32,
+    columns: int = 64,
+    channels: int = 1,
+    mels: int = 80,
+    steps: int = 4,
+) -> EncoderDecoderConfig:
+    """Speech in video (Afouras et al. 2018): tubelets of the mouth and frames of sound side by side, one encoder."""
+    stem = ConvolutionalStemConfig(channels=(32, 64, 128), frames=3)
+    drop = ElementDropoutConfig(rate=dropout)
+    tubelets = TubeletEmbeddingConfig(
+        frames=1, size=4, channels=channels, stem=stem, grid=LearnedGridConfig(frames=256), dropout=drop
+    )
+    seen = OneSourceConfig(shape=(channels, rows, columns), embedding=tubelets)
+    frames = FrameEmbeddingConfig(features=mels, dropout=drop)
+    heard = OneSourceConfig(shape=(mels,), steps=steps, embedding=frames, position=SinusoidalPositionConfig())
+    both = SeveralEmbeddingConfig(sources=(seen, heard))
+    return _transformer(both, (layers, heads, hidden), width, (vocab, context), dropout)
 
 
 def _transformer(

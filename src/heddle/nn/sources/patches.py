@@ -115,6 +115,13 @@ class GridEmbedding(Embedding):
         frames, rows, columns = self.grid_size(inputs)
         return 1 + frames * rows * columns
 
+    def place_names(self, inputs: Tensor) -> tuple[str, ...]:
+        frames, rows, columns = self.grid_size(inputs)
+        places = [f"row {row} column {column}" for row in range(rows) for column in range(columns)]
+        if frames == 1:
+            return ("class", *places)
+        return ("class", *(f"frame {self.frames * frame} {place}" for frame in range(frames) for place in places))
+
     def check_input(self, source: Tensor) -> None:
         self.as_frames(source[None])
 

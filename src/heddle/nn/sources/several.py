@@ -121,6 +121,12 @@ class SeveralEmbedding(Embedding):
             total = total + (one.embedding.length(own) if known is None else known)
         return total
 
+    def place_names(self, inputs: Tensor) -> tuple[str, ...]:
+        both = zip(self.sources, self.split(inputs), strict=True)
+        return tuple(
+            f"source {n}: {name}" for n, (one, own) in enumerate(both) for name in one.embedding.place_names(own)
+        )
+
     def check_input(self, source: Tensor) -> None:
         self.split(source[None])
 
