@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from laws.cases import Case, EncoderConfig, every
+from laws.cases import Case, every
 from torch import Tensor
 
 import heddle.explain.observers.attention as attention
@@ -27,6 +27,7 @@ from heddle.explain.observers.gates import GatesObserver
 from heddle.explain.observers.lens import LensObserver
 from heddle.explain.observers.residual import ResidualObserver
 from heddle.explain.observers.trace import TraceObserver
+from heddle.models import build_meta
 from heddle.nn.attention import Synthesizer
 from heddle.nn.channels import ExpertsConfig
 from heddle.nn.convolution import Convolution
@@ -35,7 +36,7 @@ from heddle.nn.stack import Branch
 
 IDS, OUTPUT = [1, 5, 3, 7, 2, 9], (1, 4, 8, 3)
 OBSERVERS = (AttentionObserver, GatesObserver, LensObserver, ResidualObserver, ExpertsObserver, TraceObserver)
-CASES = [case for case in every() if not (isinstance(case.config, EncoderConfig) and case.config.vocab is None)]
+CASES = [case for case in every() if build_meta(case.config).reads == "ids"]
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 

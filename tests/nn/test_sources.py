@@ -130,7 +130,7 @@ def test_sources_that_cannot_be_are_refused_in_one_line() -> None:
         SeveralEmbeddingConfig(sources=(SOUND,))
     with pytest.raises(ConfigError, match="position: want one that is added to the stream"):
         OneSourceConfig(shape=(1, 8, 8), embedding=MOUTH, position=RotaryPositionConfig())
-    with pytest.raises(ConfigError, match="embedding: want one of frames or of video, got full"):
+    with pytest.raises(ConfigError, match="embedding: want one of frames or of video, got 'full'"):
         OneSourceConfig(shape=(1,), embedding=FullEmbeddingConfig())
     with pytest.raises(ConfigError, match="frames: want an odd number"):
         ConvolutionalStemConfig(frames=2)

@@ -76,8 +76,14 @@ GROUPS = {
         "formats": {"chat", "tokenizers"},
         "normalize": set(),
     },
-    "data": {"media": set(), "sources": {"media"}, "shards": {"media", "sources"}, "rows": {"media", "shards"}},
-    "objectives": {"": set(), "frozen_models": {""}},
+    "data": {
+        "files": set(),
+        "media": set(),
+        "sources": {"files", "media"},
+        "shards": {"media", "sources"},
+        "rows": {"media", "shards"},
+    },
+    "objectives": {"": set(), "frames": {""}, "frozen_models": {""}},
     "training": {
         "optimizers": set(),
         "loop": {"optimizers"},

@@ -30,7 +30,7 @@ class AudioVisualMedia(Media):
         assert self.video is not None
         assert self.sound is not None
         frames = self.video.decode()
-        each = samples_per_frame(self.format.rate or 1, self.frame_rate)
+        each = samples_per_frame(self.format.sample_rate or 1, self.frame_rate)
         samples = self.sound.decode().reshape(-1)[: len(frames) * each]
         samples = np.pad(samples, (0, len(frames) * each - len(samples))).astype("<i2").reshape(len(frames), each)
         return np.concatenate([frames.reshape(len(frames), -1), samples.view(np.uint8)], axis=1)
@@ -49,7 +49,7 @@ def samples_per_frame(rate: int, frame_rate: float) -> int:
 
 def audio_visual_media(video: VideoMedia, sound: SoundMedia, frame_rate: float) -> AudioVisualMedia:
     """Return a video with its sound, in one array."""
-    format = MediaFormat(medium="audio_visual", dtype="uint8", rate=sound.format.rate)
+    format = MediaFormat(medium="audio_visual", dtype="uint8", sample_rate=sound.format.sample_rate)
     return AudioVisualMedia(video.path, format, video=video, sound=sound, frame_rate=frame_rate)
 
 
@@ -89,7 +89,7 @@ class AudioVisualConfig(FeaturesConfig):
         return (self.pixels + self.steps * self.sound.shape[0],)
 
     def count(self, shape: tuple[int, ...]) -> int:
-        each = 2 * samples_per_frame(self.sound.rate, self.frame_rate)
+        each = 2 * samples_per_frame(self.sound.sample_rate, self.frame_rate)
         if len(shape) != 2 or shape[1] != self.pixels + each:
             found = f"{shape[-1] - each} numbers a frame, as the data have"
             raise ConfigError("features.size", want=found, got=[*self.size, self.channels])
@@ -97,8 +97,9 @@ class AudioVisualConfig(FeaturesConfig):
 
     def check(self, found: MediaFormat) -> None:
         super().check(found)
-        if found.rate != self.sound.rate:
-            raise ConfigError("features.sound.rate", want=f"{found.rate}, the rate of the data", got=self.sound.rate)
+        if found.sample_rate != self.sound.sample_rate:
+            want = f"{found.sample_rate}, the rate of the data"
+            raise ConfigError("features.sound.sample_rate", want=want, got=self.sound.sample_rate)
 
     def compute(self, array: NDArray[Any]) -> Frames:
         pixels = array[:, : self.pixels].reshape(len(array), *self.size, self.channels)

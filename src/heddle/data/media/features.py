@@ -61,13 +61,15 @@ class SoundFeatures(FeaturesConfig):
 
     medium = "sound"
 
-    rate: Positive
+    sample_rate: Positive
 
     def check(self, found: MediaFormat) -> None:
         """Refuse arrays of another medium, and sounds at another rate."""
         super().check(found)
-        if found.rate != self.rate:
-            raise ConfigError("features.rate", want=f"{found.rate}, the rate of the data", got=self.rate)
+        if found.sample_rate != self.sample_rate:
+            raise ConfigError(
+                "features.sample_rate", want=f"{found.sample_rate}, the rate of the data", got=self.sample_rate
+            )
 
     def compute(self, array: NDArray[Any]) -> Frames:
         samples = array.reshape(-1).astype(np.float32)
@@ -88,7 +90,7 @@ class LogMelConfig(SoundFeatures):
     """Log-mel spectrum: the logarithm of the power in bands that are evenly spaced on the mel scale.
 
     mels: bands.
-    rate: samples a second of the sounds.
+    sample_rate: samples a second of the sounds.
     window: seconds of each frame.
     hop: seconds from one frame to the next.
     low: lowest frequency in Hz.
@@ -99,7 +101,7 @@ class LogMelConfig(SoundFeatures):
     """
 
     mels: Positive = 80
-    rate: Positive = 16_000
+    sample_rate: Positive = 16_000
     window: Seconds = 0.025
     hop: Seconds = 0.01
     low: float = 20.0
@@ -110,7 +112,7 @@ class LogMelConfig(SoundFeatures):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_band(self.rate, self.low, self.high)
+        _check_band(self.sample_rate, self.low, self.high)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -119,7 +121,7 @@ class LogMelConfig(SoundFeatures):
     @property
     def sizes(self) -> tuple[int, int, int]:
         """Return the samples of a window and of a hop, and the length of the transform."""
-        window, hop = max(1, round(self.window * self.rate)), max(1, round(self.hop * self.rate))
+        window, hop = max(1, round(self.window * self.sample_rate)), max(1, round(self.hop * self.sample_rate))
         return window, hop, 1 << (window - 1).bit_length()
 
     def count(self, shape: tuple[int, ...]) -> int:
@@ -129,8 +131,8 @@ class LogMelConfig(SoundFeatures):
     def log_mel(self, samples: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the logarithm of the power in each band."""
         window, hop, fft = self.sizes
-        high = self.rate / 2 if self.high is None else self.high
-        filters = mel_filters(self.mels, fft, self.rate, (self.low, high), self.scale)
+        high = self.sample_rate / 2 if self.high is None else self.high
+        filters = mel_filters(self.mels, fft, self.sample_rate, (self.low, high), self.scale)
         return np.asarray(np.log(np.maximum(power_spectrum(samples, window, hop, fft) @ filters.T, 1e-10)))
 
     def of_samples(self, samples: NDArray[np.float32]) -> Frames:
@@ -143,14 +145,14 @@ class CepstraConfig(SoundFeatures):
     """Mel-frequency cepstra (MFCC): the cosine transform of a log-mel spectrum (Davis & Mermelstein 1980).
 
     cepstra: coefficients, the zeroth included.
-    rate: samples a second of the sounds.
+    sample_rate: samples a second of the sounds.
     mels: bands of the spectrum.
     normalize: utterance: each coefficient has mean 0 and deviation 1 over a sound.
     deltas: how often slopes over time are added: 1: once, 2: and their slopes.
     """
 
     cepstra: Positive = 13
-    rate: Positive = 16_000
+    sample_rate: Positive = 16_000
     mels: Positive = 40
     normalize: Normalize = "utterance"
     deltas: Count = 2
@@ -163,7 +165,7 @@ class CepstraConfig(SoundFeatures):
     @property
     def spectrum(self) -> LogMelConfig:
         """Return the spectrum that is transformed."""
-        return LogMelConfig(mels=self.mels, rate=self.rate, normalize="none")
+        return LogMelConfig(mels=self.mels, sample_rate=self.sample_rate, normalize="none")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -185,7 +187,7 @@ class WhisperFeaturesConfig(SoundFeatures):
     seconds: each sound is cut or padded to this length; null: it keeps its own.
     """
 
-    rate: ClassVar[int] = 16_000  # type: ignore[misc]
+    sample_rate: ClassVar[int] = 16_000  # type: ignore[misc]
 
     mels: Positive = 80
     seconds: Annotated[float, within("at least 0.1", lambda seconds: seconds >= 0.1)] | None = 30.0
@@ -198,14 +200,14 @@ class WhisperFeaturesConfig(SoundFeatures):
         return max(1, self._samples(shape[0]) // WHISPER_HOP)
 
     def _samples(self, given: int) -> int:
-        wanted = given if self.seconds is None else round(self.seconds * self.rate)
+        wanted = given if self.seconds is None else round(self.seconds * self.sample_rate)
         return max(wanted, WHISPER_WINDOW)
 
     def of_samples(self, samples: NDArray[np.float32]) -> Frames:
         wanted, half = self._samples(len(samples)), WHISPER_WINDOW // 2
         whole = np.pad(samples[:wanted], (0, max(0, wanted - len(samples))))
         power = power_spectrum(np.pad(whole, half, mode="reflect"), WHISPER_WINDOW, WHISPER_HOP, WHISPER_WINDOW)
-        filters = mel_filters(self.mels, WHISPER_WINDOW, self.rate, (0.0, self.rate / 2), "slaney")
+        filters = mel_filters(self.mels, WHISPER_WINDOW, self.sample_rate, (0.0, self.sample_rate / 2), "slaney")
         bands = np.log10(np.maximum(power[: self.count((wanted,))] @ filters.T, 1e-10))
         return np.asarray((np.maximum(bands, bands.max() - 8) + 4) / 4, np.float32)
 

@@ -36,7 +36,7 @@ class MediaFormat(Config):
 
     medium: str
     dtype: StoredType
-    rate: Positive | None = None
+    sample_rate: Positive | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class SoundMedia(Media):
     def decode(self) -> NDArray[Any]:
         samples, rate = read_sound(self.path, self.start, self.length, self.longest)
         check_finite(samples)
-        found = resample(samples, rate, self.format.rate or rate)
+        found = resample(samples, rate, self.format.sample_rate or rate)
         return np.round(np.clip(found, -1, 32767 / 32768) * 32768).astype(np.int16)[:, None]
 
 
@@ -39,7 +39,7 @@ def sound_media(
     path: Path, rate: int, start: float = 0.0, length: float | None = None, longest: float = 60.0
 ) -> SoundMedia:
     """Return the sound at a path, to be read at a rate."""
-    return SoundMedia(path, MediaFormat(medium="sound", dtype="int16", rate=rate), start, length, longest)
+    return SoundMedia(path, MediaFormat(medium="sound", dtype="int16", sample_rate=rate), start, length, longest)
 
 
 def read_sound(

@@ -3,12 +3,18 @@
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
+from numpy.typing import NDArray
+
+from heddle.data.media import Media, MediaFault
 from heddle.data.sources import (
     ChatEncoder,
-    DecodedMedia,
+    Document,
     EncodedDocument,
     RejectedDocument,
+    SkipReason,
     SplitDocument,
     encode_documents,
 )
@@ -18,6 +24,14 @@ BATCH = 1 << 19  # characters encoded at once: large enough to fill the cores, s
 BATCH_TEXTS = 4096
 AHEAD = 4  # batches read before the oldest must be written
 WORKERS = 2  # one encodes while the other's ids become arrays; the library has its own threads inside
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedMedia:
+    """The array of a medium; the text that belongs to it follows."""
+
+    array: NDArray[Any]
+
 
 # Of a text, of the two of a pair, of a conversation, or of a medium and its text.
 EncodingResult = tuple[EncodedDocument | DecodedMedia | RejectedDocument, ...]
@@ -33,7 +47,7 @@ def encode_all(
         try:
             for batch in _batches(split_documents):
                 documents = [document for _, document in batch]
-                waiting.append((batch, pool.submit(encode_documents, tokenizer, chat_encoder, documents)))
+                waiting.append((batch, pool.submit(_encode, tokenizer, chat_encoder, documents)))
                 if len(waiting) > AHEAD:
                     yield from _finished(*waiting.popleft())
             while waiting:
@@ -61,3 +75,18 @@ def _finished(
     batch: list[SplitDocument], future: Future[list[EncodingResult]]
 ) -> Iterator[tuple[SplitDocument, EncodingResult]]:
     return zip(batch, future.result(), strict=True)
+
+
+def _encode(tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, documents: list[Document]) -> list[EncodingResult]:
+    """Encode documents, and decode their media, whose arrays come before the ids of their texts."""
+    texts = encode_documents(tokenizer, chat_encoder, documents)
+    pairs = zip(documents, texts, strict=True)
+    return [found if one.media is None else (_decode(one.media), *found) for one, found in pairs]
+
+
+def _decode(media: Media) -> DecodedMedia | RejectedDocument:
+    """Return the array of a medium, or why it cannot be used."""
+    try:
+        return DecodedMedia(media.decode())
+    except MediaFault as fault:
+        return RejectedDocument(SkipReason(fault.reason), fault.words)

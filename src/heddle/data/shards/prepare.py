@@ -13,7 +13,7 @@ import numpy as np
 from heddle.core import ConfigError, DamageError, DataError, HeddleError, decode, encode
 from heddle.core.system import check_writable, lock_folder, parse_json, read_text, temporary_folder, write_json
 from heddle.data.media import MediaFormat
-from heddle.data.shards.encoding import EncodingResult, encode_all
+from heddle.data.shards.encoding import DecodedMedia, EncodingResult, encode_all
 from heddle.data.shards.label_sets import LabelSet, NoLabels, find_labels
 from heddle.data.shards.media_shards import MediaWriter
 from heddle.data.shards.shard_manifest import disk_faults
@@ -22,7 +22,6 @@ from heddle.data.sources import (
     RECORD,
     ChatEncoder,
     CorpusConfig,
-    DecodedMedia,
     Document,
     DocumentCounter,
     DocumentsChecksum,
@@ -143,8 +142,7 @@ def prepare(
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
             marks = tokenizer.fingerprint, None if chat_encoder is None else _hash(chat_encoder.template)
             found = Prepared(folder, fingerprint, writers.form in IN_TWOS, counter, False, *marks)
-            made = replace(found, held_out=writers.held_out.value, labels=labels, second=writers.second)
-            made = replace(made, media=writers.media)
+            made = writers.completed(replace(found, labels=labels))
             write_json(new / RECORD, _record(made, corpus))
             return _publish(new, made)
 
@@ -285,6 +283,10 @@ class _Writers:
             self._label_writers[side].add(numbers, bytes=0, words=0)
         self.documents += 1
         self.counts[side] += 1
+
+    def completed(self, made: Prepared) -> Prepared:
+        """Return the prepared data with what the documents turned out to be."""
+        return replace(made, held_out=self.held_out.value, second=self.second, media=self.media)
 
     def _check_alike(self, document: Document) -> None:
         """Refuse pairs as examples, labelled texts of which only some have a label, and media of several formats."""

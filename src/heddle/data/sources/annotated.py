@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from heddle.core import DataError, part, within
 from heddle.core.system import parse_json
-from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
+from heddle.data.files import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SourceConfig, check_text
 from heddle.data.sources.labels import Answers, Span, as_iob2, tagged_text
 from heddle.data.sources.records import Encoding, json_items, whole_lines

@@ -1,4 +1,4 @@
-"""Built-in data, the standard library of the running Python, so that nothing must be downloaded; and prepared data."""
+"""Built-in data: the standard library of the running Python, so that nothing must be downloaded."""
 
 import ast
 import inspect
@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from heddle.core import DataError, EnvironmentFault, part
-from heddle.data.sources.decompress import UnreadableFile, open_text
+from heddle.core import EnvironmentFault, part
+from heddle.data.files import UnreadableFile, open_text
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, read_bytes
 
 # Left out: installed packages, tests, and the tables of character sets, which are neither prose nor programs.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "__pycache__"}
 LARGEST = 1 << 22  # bytes; no module comes near
-RECORD = "prepared.json"  # of a folder of token shards
 
 
 @part("builtin")
@@ -86,22 +85,3 @@ def docstrings(source: str) -> str:
             if text and text.strip():
                 found.append((node.body[0].lineno, inspect.cleandoc(text)))
     return "".join(f"{text}\n\n" for _, text in sorted(found))
-
-
-@part("prepared")
-class PreparedSource(SourceConfig):
-    """What `heddle data prepare` wrote: shards, split and tokenizer included; the only source of its corpus.
-
-    path: the folder that `heddle data prepare` wrote.
-    """
-
-    path: str
-
-    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
-        """Refuse: the text is no longer there."""
-        raise DataError(f"{self.path}: prepared data holds ids, not text: it can only be a corpus of its own")
-
-    def stamps(self) -> list[FileStamp]:
-        """Return the size and date of the record, which is written last."""
-        record = (Path(self.path).expanduser() / RECORD).stat()
-        return [[RECORD, record.st_size, record.st_mtime_ns]]

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import UsageError, first_line
-from heddle.data.media import Media, MediaFault
 from heddle.data.sources.documents import Document, SkipReason, Turns
 from heddle.text.chat import Chat
 from heddle.text.tokenizers import Tokenizer
@@ -26,13 +25,6 @@ class EncodedDocument:
     words: int
     counts: NDArray[np.bool_] | None = None  # None: all of them
     lost: int = 0  # bytes of that text that unknown tokens stand for
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedMedia:
-    """The array of a medium; the text that belongs to it follows."""
-
-    array: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +65,18 @@ class ChatEncoder:
 
 def encode_documents(
     tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, documents: Sequence[Document]
-) -> list[tuple[EncodedDocument | DecodedMedia | RejectedDocument, ...]]:
-    """Encode documents: the ids of a text or a conversation, or those of both sides of a pair or both answers.
-
-    A medium is decoded, and its array comes before the ids of its text.
-    """
+) -> list[tuple[EncodedDocument | RejectedDocument, ...]]:
+    """Encode documents: the ids of a text or a conversation, or those of both sides of a pair or both answers."""
     parts = [() if d.turns is not None else tuple(d.texts) for d in documents]
     prototypes = iter(tokenizer.encode_arrays([d.prototype for d in documents if d.prototype is not None]))
     ids = iter(tokenizer.encode_arrays([text for texts in parts for text in texts]))
-    found: list[tuple[EncodedDocument | DecodedMedia | RejectedDocument, ...]] = []
+    found: list[tuple[EncodedDocument | RejectedDocument, ...]] = []
     for document, texts in zip(documents, parts, strict=True):
         if document.rejected is not None:
             prompt, answers = next(ids), [(text, next(ids)) for text in texts[1:]]
             found.append(tuple(_answer(tokenizer, prompt, *answer) for answer in answers))
         elif document.turns is None:
             encoded = [_encoded(tokenizer, text, next(ids)) for text in texts]
-            if document.media is not None:
-                found.append((_decoded(document.media), *encoded))
-                continue
             if document.prototype is not None:
                 source = [encoded[0].ids, np.array(tokenizer.special_tokens.separator, np.uint32), next(prototypes)]
                 encoded[0] = replace(encoded[0], ids=np.concatenate(source))
@@ -108,14 +94,6 @@ def _answer(tokenizer: Tokenizer, prompt: Ids, text: str, ids: Ids) -> EncodedDo
     whole = np.concatenate((before, prompt, ids, [tokenizer.end])).astype(np.uint32)
     counts = np.arange(len(whole)) >= len(before) + len(prompt)
     return replace(_encoded(tokenizer, text, ids), ids=whole, counts=counts)
-
-
-def _decoded(media: Media) -> DecodedMedia | RejectedDocument:
-    """Return the array of a medium, or why it cannot be used."""
-    try:
-        return DecodedMedia(media.decode())
-    except MediaFault as fault:
-        return RejectedDocument(SkipReason(fault.reason), fault.words)
 
 
 def _encoded(tokenizer: Tokenizer, text: str, ids: Ids) -> EncodedDocument:

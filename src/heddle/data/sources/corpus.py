@@ -18,10 +18,10 @@ from heddle.core import (
     settings,
     within,
 )
-from heddle.data.sources.builtin import BuiltinSource, PreparedSource
+from heddle.data.files import find_files
+from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource
-from heddle.data.sources.decompress import find_files
 from heddle.data.sources.documents import (
     DigestSet,
     Document,
@@ -33,6 +33,7 @@ from heddle.data.sources.documents import (
 )
 from heddle.data.sources.labels import LabelKind
 from heddle.data.sources.preferences import ChatPreferenceSource
+from heddle.data.sources.prepared import PreparedSource
 from heddle.data.sources.readers import TextSource
 from heddle.text.chat import find_template
 from heddle.text.tokenizers import Tokenizer, split_into_chunks

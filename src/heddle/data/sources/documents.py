@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -16,43 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import Config, encode, replace
+from heddle.data.files import FileStamp, SkipReason
 from heddle.data.media import Media
 from heddle.data.sources.labels import Label, LabelKind
 
 CONTROLS = bytes(b for b in range(32) if b not in b"\t\n\v\f\r\b\x1b") + b"\x7f"
 CONTROL_SHARE = 0.1  # beyond this share of control characters a document is not text
-FileStamp = list[str | int]  # one file as a fingerprint sees it: name, size, time of change
-
-
-class SkipReason(StrEnum):
-    """Why a document was skipped."""
-
-    EMPTY = "empty"
-    TOO_SHORT = "too_short"
-    NOT_UTF8 = "not_utf8"
-    BINARY = "binary"
-    DUPLICATE = "duplicate"
-    UNREADABLE = "unreadable"
-    BAD_JSON = "bad_json"
-    MISSING_FIELD = "missing_field"
-    TOO_LONG = "too_long"
-    BAD_TURNS = "bad_turns"  # no conversation, or none that the template takes
-    SAME_ANSWERS = "same_answers"  # a preference pair whose answers are equal
-    NO_ANSWER = "no_answer"  # a conversation in which the assistant says nothing
-    NO_FILE = "no_file"  # a medium that is named but not there
-    BAD_MEDIA = "bad_media"  # a file that is no sound, picture or array that can be used
-    TOO_LARGE = "too_large"  # a picture of more pixels, or a file of more bytes, than are read
-    NO_TEXT = "no_text"  # a medium without the text that belongs to it
-
-    @property
-    def words(self) -> str:
-        """Return the reason as messages call it."""
-        return self.replace("_", " ")
-
-    @property
-    def fault(self) -> bool:
-        """Tell whether something is wrong with the document; one that is empty or left out by config is not wrong."""
-        return self not in (SkipReason.EMPTY, SkipReason.TOO_SHORT, SkipReason.DUPLICATE)
 
 
 @dataclass(frozen=True)
@@ -225,6 +193,11 @@ class SourceConfig(Config):
 
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     later_fields: ClassVar[tuple[str, ...]] = ("encoding",)
+
+    @classmethod
+    def at(cls, path: str) -> "SourceConfig | None":
+        """Return the source of this kind that a plain path means, where its files alone tell so, as media do."""
+        return None
 
     def identity(self) -> dict[str, Any]:
         """Return what tells the source from others, as plain data."""

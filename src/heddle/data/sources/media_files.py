@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from heddle.core import Config, DataError, Positive, part, settings, within
-from heddle.data.media import ARRAYS, SOUNDS, Media, array_media, sound_media
-from heddle.data.sources.decompress import (
+from heddle.data.files import (
     UnreadableFile,
     file_extension,
     file_stamp,
@@ -16,6 +15,7 @@ from heddle.data.sources.decompress import (
     open_text,
     printable_path,
 )
+from heddle.data.media import ARRAYS, SOUNDS, Media, array_media, sound_media
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, read_bytes
 from heddle.data.sources.labels import Label
 from heddle.data.sources.records import numbered, parse_row
@@ -73,6 +73,15 @@ class MediaSource(SourceConfig):
     path: str
     split: str | None
     columns: ManifestColumns
+
+    @classmethod
+    def at(cls, path: str) -> SourceConfig | None:
+        """Return the source, if a folder holds such files, or the first row of a manifest names one."""
+        files = find_files(path)
+        if files and all(file_extension(file).lower() in MANIFESTS for file in files):
+            name = _first_file(files[0])
+            files = [] if name is None else [Path(name)]
+        return cls(path=path) if any(file.suffix.lower() in cls.extensions for file in files) else None
 
     @abstractmethod
     def open(self, path: Path, start: float, length: float | None) -> Media:
@@ -163,6 +172,14 @@ class MediaSource(SourceConfig):
         return MediaEntry(origin, path, text, group, start or 0.0, length)
 
 
+def _first_file(manifest: Path) -> str | None:
+    """Return what the first row of a manifest names in its column of files; None: it has no such column."""
+    reader = _tsv_rows if file_extension(manifest).lower() == ".tsv" else _json_rows
+    first = next((cells for _, cells in reader(manifest, DocumentCounter())), None)
+    name = first.get(ManifestColumns().file) if isinstance(first, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
 def text_beside(path: Path) -> str | SkipReason:
     """Return the text in the file of the same name that ends in .txt, or why there is none."""
     found = _read_beside(path)
@@ -243,7 +260,7 @@ class SoundSource(MediaSource):
     path: a folder, or a manifest (.jsonl, or .tsv with a header).
     split: which rows of a manifest are read, by its column of splits; null: all.
     columns: the names of the manifest's columns.
-    rate: samples a second; sounds at another rate are resampled.
+    sample_rate: samples a second; sounds at another rate are resampled.
     longest: seconds; longer sounds are left out and counted.
     """
 
@@ -252,7 +269,7 @@ class SoundSource(MediaSource):
     path: str
     split: str | None = None
     columns: ManifestColumns = ManifestColumns()
-    rate: Positive = 16_000
+    sample_rate: Positive = 16_000
     longest: Seconds = 60.0
 
     @property
@@ -261,7 +278,7 @@ class SoundSource(MediaSource):
         return "sound"
 
     def open(self, path: Path, start: float, length: float | None) -> Media:
-        return sound_media(path, self.rate, start, length, self.longest)
+        return sound_media(path, self.sample_rate, start, length, self.longest)
 
 
 @part("array")
@@ -286,20 +303,3 @@ class ArraySource(MediaSource):
 
     def open(self, path: Path, start: float, length: float | None) -> Media:
         return array_media(path, start, length)
-
-
-def media_source_at(path: str, kinds: Sequence[type[MediaSource]]) -> MediaSource | None:
-    """Return the source of media that a path means: by the files of a folder, or the first row of a manifest."""
-    files = find_files(path)
-    if not files:
-        return None
-    if all(file_extension(file).lower() in MANIFESTS for file in files):
-        reader = _tsv_rows if file_extension(files[0]).lower() == ".tsv" else _json_rows
-        first = next((cells for _, cells in reader(files[0], DocumentCounter())), None)
-        name = first.get(ManifestColumns().file) if isinstance(first, Mapping) else None
-        files = [Path(name)] if isinstance(name, str) else []
-    for source in kinds:
-        others = {file.suffix.lower() for file in files} - {*source.extensions, ".txt"}
-        if any(file.suffix.lower() in source.extensions for file in files) and not (source.alone and others):
-            return source(path=path)  # type: ignore[call-arg]
-    return None

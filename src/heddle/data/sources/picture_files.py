@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from heddle.core import Positive, fields_of, part, within
+from heddle.data.files import find_files
 from heddle.data.media import (
     FILMS,
     IMAGES,
@@ -20,10 +21,9 @@ from heddle.data.media import (
     sound_media,
     video_media,
 )
-from heddle.data.sources.decompress import find_files
 from heddle.data.sources.documents import SkipReason, SourceConfig
 from heddle.data.sources.labels import ClassLabels, Label, LabelKind
-from heddle.data.sources.media_files import ArraySource, ManifestColumns, MediaSource, SoundSource, lines_beside
+from heddle.data.sources.media_files import ManifestColumns, MediaSource, lines_beside
 
 
 class PictureSource(MediaSource):
@@ -99,6 +99,11 @@ class ImageClassSource(ImageFiles):
     size: tuple[Positive, Positive] = (112, 112)
     channels: Channels = 3
     fit: Fit = "squeeze"
+
+    @classmethod
+    def at(cls, path: str) -> SourceConfig | None:
+        """Return none: a folder of images has captions, unless an objective wants classes of it."""
+        return None
 
     @property
     def labelled(self) -> bool:
@@ -177,7 +182,7 @@ class AudioVisualSource(VideoFiles):
     fit: what becomes of another shape: squeezed, cropped or padded.
     longest: frames; longer videos are left out and counted.
     sound: how the names of the sounds end.
-    rate: samples a second; sounds at another rate are resampled.
+    sample_rate: samples a second; sounds at another rate are resampled.
     frame_rate: frames a second of the videos.
     """
 
@@ -191,7 +196,7 @@ class AudioVisualSource(VideoFiles):
     fit: Fit = "squeeze"
     longest: Positive = 256
     sound: str = ".wav"
-    rate: Positive = 16_000
+    sample_rate: Positive = 16_000
     frame_rate: Annotated[float, within("1 to 240", lambda rate: 1 <= rate <= 240)] = 25.0
 
     @property
@@ -203,12 +208,8 @@ class AudioVisualSource(VideoFiles):
         return [*super().parts(path), self._beside(path)]
 
     def open(self, path: Path, start: float, length: float | None) -> Media:
-        sound = sound_media(self._beside(path), self.rate, longest=self.longest / self.frame_rate + 1)
+        sound = sound_media(self._beside(path), self.sample_rate, longest=self.longest / self.frame_rate + 1)
         return audio_visual_media(self.video(path, start, length), sound, self.frame_rate)
 
     def _beside(self, path: Path) -> Path:
         return path.parent / f"{path.name if path.is_dir() else path.stem}{self.sound}"
-
-
-# In the order in which a path is held against them: most animations of a folder are video.
-MEDIA_SOURCES: tuple[type[MediaSource], ...] = (SoundSource, VideoSource, ImageSource, ArraySource)

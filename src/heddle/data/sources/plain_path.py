@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-from heddle.core import ConfigError, UsageError
+from heddle.core import ConfigError, UsageError, kinds
+from heddle.data.files import file_extension, find_files
 from heddle.data.sources.annotated import ConllSource
-from heddle.data.sources.builtin import RECORD, BuiltinSource, PreparedSource
+from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chats import ChatSource, holds_chats
 from heddle.data.sources.corpus import CorpusConfig
-from heddle.data.sources.decompress import file_extension, find_files
 from heddle.data.sources.documents import SourceConfig
-from heddle.data.sources.media_files import media_source_at
-from heddle.data.sources.picture_files import MEDIA_SOURCES
 from heddle.data.sources.preferences import preferences_at
+from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import CsvSource, JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
 
@@ -25,8 +24,9 @@ def source_for(path: str) -> SourceConfig:
         return PreparedSource(path=path)
     if here.is_dir() and {p.name for p in here.iterdir()} & {"dataset_info.json", "dataset_dict.json"}:
         return DatasetsSource(name=path)
-    if (media := media_source_at(path, MEDIA_SOURCES)) is not None:
-        return media
+    for kind in kinds(SourceConfig).values():
+        if (media := kind.at(path)) is not None:
+            return media
     found = {READERS.get(file_extension(file).lower(), TextSource) for file in find_files(path)}
     if len(found) > 1:
         names = ", ".join(sorted(str(reader.kind) for reader in found))

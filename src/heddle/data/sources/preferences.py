@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from heddle.core import part
+from heddle.data.files import file_stamp, find_files
 from heddle.data.sources.chats import ChatSource, readable
-from heddle.data.sources.decompress import file_stamp, find_files
 from heddle.data.sources.documents import (
     Document,
     DocumentCounter,

@@ -24,6 +24,8 @@ def read(model: Model, tokenizer: Tokenizer | None, text: Given, options: Explai
     refusal = UsageError(
         f"explain: want a language model, an encoder-decoder or an encoder, got {type(model).__name__}"
     )
+    if model.reads != "ids":
+        raise UsageError(f"explain: want a model of texts, got one of {model.reads}")
     if model.reads_source:
         pair, source = require(model, EncoderDecoder, refusal), _source(text, tokenizer)
         return PairReading(pair, tokenizer, source, _written(pair, tokenizer, source, options))
@@ -34,8 +36,6 @@ def read(model: Model, tokenizer: Tokenizer | None, text: Given, options: Explai
     if model.can_generate:
         return DecoderReading(require(model, LanguageModel, refusal), tokenizer, _ids(text, tokenizer, "prompt"))
     encoder = require(model, Encoder, refusal)
-    if encoder.vocab is None:
-        raise UsageError("explain: want a model of texts, got one of images")
     return EncoderReading(encoder, tokenizer, _ids(text, tokenizer, "encoder"))
 
 

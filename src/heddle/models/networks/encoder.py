@@ -12,7 +12,14 @@ from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place
 from heddle.nn.ends import EmbeddingConfig, Frames, FullEmbeddingConfig, Images, SegmentedEmbeddingConfig
 from heddle.nn.layers import NoNormConfig, NormConfig
-from heddle.nn.outputs import DenseFirstTokenConfig, MaskedTokenOutputConfig, Output, OutputConfig, PoolingConfig
+from heddle.nn.outputs import (
+    CtcOutputConfig,
+    DenseFirstTokenConfig,
+    MaskedTokenOutputConfig,
+    Output,
+    OutputConfig,
+    PoolingConfig,
+)
 from heddle.nn.positions import NoPositionConfig, PositionConfig
 from heddle.nn.stack import PlanConfig
 from heddle.nn.state import Memory
@@ -70,6 +77,8 @@ class EncoderConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
+        if self.embedding.reads == "images" and self.vocab is not None:
+            raise ConfigError("vocab", want="none, because the inputs are images", got=self.vocab)
         names = [output.name for output in self.outputs]
         if len(set(names)) < len(names):
             raise ConfigError("outputs", want="a name for each of its own", got=names)
@@ -88,6 +97,9 @@ class EncoderConfig(NetworkConfig):
             return self
         ties = tuple(tie for tie in self.ties if not tie.share.startswith(self.training_only))
         return replace(self, generator=None, ties=ties)
+
+    def with_ctc(self, output: CtcOutputConfig) -> "EncoderConfig":
+        return self if output.name in [one.name for one in self.outputs] else self.with_output(output)
 
     def with_output(self, output: OutputConfig) -> "EncoderConfig":
         """Return the encoder with this output alone; pooling, where the output needs it, is its own, or BERT's."""
@@ -162,7 +174,7 @@ class Encoder(Model, BaseTower):
         return self.scores(outputs[0].name if len(outputs) == 1 else self.masked_output(), inputs, ctx)
 
     def token_vectors(
-        self, ids: Ids, lengths: Int[Tensor, " batch"] | None
+        self, ids: Ids | Images | Frames, lengths: Int[Tensor, " batch"] | None
     ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
         x, ctx = self.run(ids, Context(lengths=lengths))
         return x, ctx.real(x)

@@ -12,7 +12,7 @@ from heddle.models.networks.tower import BaseTower, Tower, TowerConfig, shares_l
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, Module, NormalInitConfig, Place, Sight
 from heddle.nn.ends import Frames, HeadConfig, Images, SoftmaxHeadConfig
-from heddle.nn.outputs import OutputConfig
+from heddle.nn.outputs import CtcOutputConfig, Output, OutputConfig
 from heddle.nn.recurrent import BridgeConfig, NoBridgeConfig, Recurrent
 from heddle.nn.stack import Branch, LastLayerConfig, PoolConfig, Sum, TapConfig
 from heddle.nn.state import Memory, State
@@ -78,6 +78,11 @@ class EncoderDecoderConfig(NetworkConfig):
             want = "one that does not copy, because an encoder that pools has no vector for each token of the source"
             raise ConfigError("head", want=want, got=self.head.kind)
 
+    def with_ctc(self, output: CtcOutputConfig) -> "EncoderDecoderConfig":
+        if output.name in [one.name for one in self.outputs]:
+            return self
+        return dataclasses.replace(self, outputs=(*self.outputs, output))
+
     def build(self, seed: int = 0) -> "EncoderDecoder":
         return EncoderDecoder(self, seed)
 
@@ -113,6 +118,13 @@ class EncoderDecoder(AutoregressiveModel):
             raise ConfigError("decoder.plan", want=want, got=type(outer[0]).__name__.lower())
         return {b.path: b.part.state_sizes() for b in branches if isinstance(b.part, Recurrent)}
 
+    def output(self, name: str) -> Output:
+        if name not in self.outputs:
+            raise UsageError(f"this model has no output called {name!r}; it has {', '.join(self.outputs) or 'none'}")
+        found = self.outputs[name]
+        assert isinstance(found, Output)
+        return found
+
     @property
     def reads(self) -> str:
         return self.config.encoder.embedding.reads
@@ -136,7 +148,8 @@ class EncoderDecoder(AutoregressiveModel):
         outputs = [*list(ctx.notes.values())[:-1], x] if self.tap.needs_all_layers else [x]
         real = ctx.real(x)
         allowed = None if real is None else real[:, None, None]
-        return self.head.read_source(Memory(self.tap(outputs), allowed, self.bridge.summary(x, ctx)), source)
+        memory = Memory(self.tap(outputs), allowed, self.bridge.summary(x, ctx))
+        return self.head.read_source(memory, source) if self.reads == "ids" else memory
 
     def run(self, inputs: Ids, ctx: Context) -> tuple[Stream, Context]:
         memory = ctx.memory
@@ -163,7 +176,7 @@ class EncoderDecoder(AutoregressiveModel):
         return dataclasses.replace(state, slots=self.bridge.initial_slots(memory), memory=memory)
 
     def token_vectors(
-        self, ids: Ids, lengths: Int[Tensor, " batch"] | None
+        self, ids: Ids | Images | Frames, lengths: Int[Tensor, " batch"] | None
     ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
         memory = self.encode(ids, lengths)
         return memory.layers[-1], None if memory.allowed is None else memory.allowed[:, 0, 0]

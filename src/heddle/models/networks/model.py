@@ -14,7 +14,7 @@ from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
 from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialize
 from heddle.nn.ends import Frames, Head, Images
-from heddle.nn.outputs import OutputConfig
+from heddle.nn.outputs import CtcOutputConfig, Output, OutputConfig
 from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import Memory, State
 
@@ -64,6 +64,10 @@ class NetworkConfig(ModelConfig, ABC):
         """Return the network with this output alone, as classification, tagging and the like need it."""
         raise ConfigError("model.kind", want=f"encoder, because the output is {output.kind}", got=self.kind)
 
+    def with_ctc(self, output: CtcOutputConfig) -> "NetworkConfig":
+        """Return the network with a CTC output for its frames, unless it has an output of that name."""
+        raise ConfigError("model.kind", want="encoder or encoder_decoder, because CTC reads frames", got=self.kind)
+
     def finished(self) -> "NetworkConfig":
         """Return the network without what it has for training only."""
         return self
@@ -106,6 +110,10 @@ class Model(Module, ABC):
         """Tell whether it writes a target from a source."""
         return self.config.reads_source
 
+    def output(self, name: str) -> Output:
+        """Return an output of the encoder's vectors by name, or refuse."""
+        raise UsageError(f"want a model with the output {name}; {self.config.noun} has none")
+
     @property
     def reads(self) -> str:
         """Return what its inputs, or its sources, are: ids, frames or images."""
@@ -124,7 +132,7 @@ class Model(Module, ABC):
 
     @abstractmethod
     def token_vectors(
-        self, ids: Ids, lengths: Int[Tensor, " batch"] | None
+        self, ids: Ids | Images | Frames, lengths: Int[Tensor, " batch"] | None
     ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
         """Return the last layer's vectors of texts that are to be understood, and which are real; None: all."""
 

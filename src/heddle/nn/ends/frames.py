@@ -1,5 +1,6 @@
 """Frame embedding: the features of a sound, shortened over time by strided convolutions (Dong et al. 2018)."""
 
+from itertools import pairwise
 from typing import Annotated
 
 import torch
@@ -15,6 +16,7 @@ from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
 Frames = Float[Tensor, "batch frames features"]
 Planes = Float[Tensor, "batch channels frames bands"]
+HalvedPlanes = Float[Tensor, "batch filters halved_frames halved_bands"]
 TAPS = 3  # of a filter, over time and over bands
 
 
@@ -53,8 +55,7 @@ class FrameEmbedding(Embedding):
         self.features, self.scale = config.features, config.scale
         self.pooling_factor = 2**config.halvings
         counts = [1, *[config.channels] * config.halvings]
-        pairs = zip(counts, counts[1:], strict=False)
-        self.convolutions = nn.ModuleList(PlaneConvolution(inputs, outputs) for inputs, outputs in pairs)
+        self.convolutions = nn.ModuleList(PlaneConvolution(*sizes) for sizes in pairwise(counts))
         bands = config.features
         for _ in range(config.halvings):
             bands = halved(bands)
@@ -102,7 +103,7 @@ class PlaneConvolution(Linear):
         super().__init__(inputs * TAPS * TAPS, outputs, bias=True, role=Role.INSIDE)
         self.inputs = inputs
 
-    def forward(self, x: Planes) -> Planes:
+    def forward(self, x: Planes) -> HalvedPlanes:
         weight = self.dense_weight(x.dtype).unflatten(1, (self.inputs, TAPS, TAPS))
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.conv2d(x, weight, bias, stride=2, padding=TAPS // 2)

@@ -9,13 +9,13 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.core import ConfigError, Share, part, replace
+from heddle.core import ConfigError, Share, part
 from heddle.core.metrics import edit_distance
 from heddle.core.shapes import Stream
 from heddle.data.rows import Batch, RowsConfig
-from heddle.models.networks import Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig, Model, NetworkConfig
+from heddle.models.networks import Model, NetworkConfig
 from heddle.nn.base import Context
-from heddle.nn.outputs import CtcOutput, CtcOutputConfig, OutputConfig, collapse, needed_frames
+from heddle.nn.outputs import CtcOutput, CtcOutputConfig, collapse, needed_frames
 from heddle.nn.state import State
 from heddle.objectives.objective import (
     Loss,
@@ -69,7 +69,7 @@ class CtcConfig(_FrameObjective):
         return (f"outputs.{self.output}.",)
 
     def model_for(self, config: NetworkConfig) -> NetworkConfig:
-        return with_ctc(config, CtcOutputConfig(name=self.output, dropout=self.dropout))
+        return config.with_ctc(CtcOutputConfig(name=self.output, dropout=self.dropout))
 
     def checked_model(self, model: Model) -> Model:
         ctc_output(model, self.output)
@@ -140,25 +140,12 @@ class CtcAttentionConfig(_FrameObjective):
         return found if frames.predictions is None else with_predictions(found, frames.predictions)
 
 
-def with_ctc(config: NetworkConfig, output: CtcOutputConfig) -> NetworkConfig:
-    """Return a network with a CTC output, unless it has an output of that name."""
-    if not isinstance(config, EncoderConfig | EncoderDecoderConfig):
-        raise ConfigError(
-            "model.kind", want="encoder or encoder_decoder, because CTC reads its frames", got=config.kind
-        )
-    outputs: tuple[OutputConfig, ...] = config.outputs
-    if any(one.name == output.name for one in outputs):
-        return config
-    return replace(config, outputs=(*outputs, output))
-
-
 def ctc_output(model: Model, name: str) -> CtcOutput:
     """Return the CTC output of a model, or refuse the model."""
-    if isinstance(model, Encoder | EncoderDecoder) and name in model.outputs:
-        found = model.outputs[name]
-        if isinstance(found, CtcOutput):
-            return found
-    raise ConfigError("model.outputs", want=f"one of the kind ctc, called {name}", got="none")
+    found = model.output(name)
+    if not isinstance(found, CtcOutput):
+        raise ConfigError("model.outputs", want=f"one of the kind ctc, called {name}", got=type(found).__name__)
+    return found
 
 
 def labels_of(batch: Batch) -> Int[Tensor, "batch targets"]:
