@@ -79,6 +79,7 @@ FILES = (
 # "FILE: NAME": why the name stays.
 ALLOWED = {
     "core/metrics/entities.py: recall": "the share of entities that are found, beside precision",
+    "models/presets/captioners.py: show_attend_tell": "what its paper calls it: Show, Attend and Tell",
     "nn/layers/dropout.py: rate": "a dropout rate",
     "training/optimizers/optimizers.py: decay": "the share of steps in which a schedule decays (WSD)",
     "training/optimizers/weight_averaging.py: decay": "the decay of a moving average",
