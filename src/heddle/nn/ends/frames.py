@@ -14,7 +14,7 @@ from heddle.nn.base import Context, Linear, Place, Role
 from heddle.nn.ends.embedding import Embedding, EmbeddingConfig
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
-Frames = Float[Tensor, "batch frames features"]
+Frames = Float[Tensor, "batch frames *features"]  # numbers of sound, or the pixels of video
 Planes = Float[Tensor, "batch channels frames bands"]
 HalvedPlanes = Float[Tensor, "batch filters halved_frames halved_bands"]
 TAPS = 3  # of a filter, over time and over bands
