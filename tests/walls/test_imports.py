@@ -52,6 +52,7 @@ GROUPS = {
         "search": {"constraints", "generation", "runtime", "sampling"},
         "speculative": {"generation", "runtime", "sampling"},
         "scoring": {"runtime", "sampling"},
+        "ctc": {"runtime"},
         "": {"generation", "runtime", "sampling", "search"},
     },
     "checkpoints": {
@@ -97,9 +98,10 @@ GROUPS = {
         "metrics": set(),
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
+        "recognition": {"metrics", "rescoring"},
         "generation": {"inputs", "metrics", "rescoring", "scoring"},
         "few_shot": {"generation", "labelling"},
-        "evaluation": {"few_shot", "generation", "inputs", "labelling", "metrics", "scoring"},
+        "evaluation": {"few_shot", "generation", "inputs", "labelling", "metrics", "recognition", "scoring"},
         "retrieval": {"evaluation", "generation"},
     },
     "comparison": {

@@ -42,7 +42,7 @@ def check_model(config: RunConfig) -> None:
 def _check_source(config: RunConfig, model: Model) -> None:
     """Refuse a model that reads text for rows of media, or the other way around, or features of another shape."""
     wanted = config.rows.source_shape
-    reader = model.source_tower if model.reads_source else model.towers[0]
+    reader = model.towers[0]
     if (wanted is None) != (model.reads == "ids"):
         want = "one of ids, because the rows are text" if wanted is None else "frames, because the rows are media"
         raise ConfigError("model.embedding", want=want, got=reader.embedding_kind)

@@ -30,9 +30,9 @@ class ArrayMedia(Media):
             if not rows.size:
                 raise MediaFault("empty")
             with np.errstate(over="ignore"):
-                found = np.array(rows, self.format.dtype)
-        check_finite(found)
-        return found
+                stored = np.array(rows, self.format.dtype)
+        check_finite(stored)
+        return stored
 
 
 def _span(media: Media, rows: int) -> slice:

@@ -98,7 +98,7 @@ class SpeedConfig(AugmentationConfig):
         places = np.linspace(0, count - 1, wanted)
         below = np.minimum(places.astype(np.int64), max(0, count - 2))
         share = (places - below)[:, None].astype(np.float32)
-        return frames[below] * (1 - share) + frames[np.minimum(below + 1, count - 1)] * share
+        return np.asarray(frames[below] * (1 - share) + frames[np.minimum(below + 1, count - 1)] * share)
 
 
 def _draws(seed: int, number: int, index: int) -> np.random.Generator:

@@ -42,6 +42,11 @@ class FeaturesConfig(Config, ABC):
     def shape(self) -> tuple[int, ...]:
         """Return the shape of one frame or, where nothing goes over time, of the whole input."""
 
+    @property
+    def media_rate(self) -> int | None:
+        """Return how many samples a second the arrays must have; None: they have no such rate."""
+        return None
+
     @abstractmethod
     def count(self, shape: tuple[int, ...]) -> int:
         """Return how many frames an array of this shape becomes; 1 where nothing goes over time."""
@@ -63,6 +68,10 @@ class SoundFeatures(FeaturesConfig):
 
     sample_rate: Positive
 
+    @property
+    def media_rate(self) -> int | None:
+        return self.sample_rate
+
     def check(self, found: MediaFormat) -> None:
         """Refuse arrays of another medium, and sounds at another rate."""
         super().check(found)
@@ -73,7 +82,7 @@ class SoundFeatures(FeaturesConfig):
 
     def compute(self, array: NDArray[Any]) -> Frames:
         samples = array.reshape(-1).astype(np.float32)
-        return self.of_samples(samples / 32768 if array.dtype == np.int16 else samples)
+        return self.of_samples(samples / np.float32(32768) if array.dtype == np.int16 else samples)
 
     @abstractmethod
     def of_samples(self, samples: NDArray[np.float32]) -> Frames:

@@ -56,7 +56,7 @@ class Media(ABC):
         """Return the array in the stored type; raise MediaFault where there is none that can be used."""
 
     @property
-    def bytes(self) -> int:
+    def file_size(self) -> int:
         """Return about how many bytes it takes in memory, by which batches of documents are bounded."""
         try:
             return self.path.stat().st_size

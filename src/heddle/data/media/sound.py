@@ -112,12 +112,13 @@ def _frames(claimed: int, size: int, frame: int) -> int:
 def _scaled(raw: bytes, size: int) -> Samples:
     """Return whole numbers of some bytes each as floats below 1; of one byte they have no sign."""
     if size == 1:
-        return (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
+        return ((np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128).astype(np.float32)
     if size == 3:
         wide = np.zeros((len(raw) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
-        return wide.reshape(-1).view("<i4").astype(np.float32) / 2**31
-    return np.frombuffer(raw, f"<i{size}").astype(np.float32) / 2 ** (8 * size - 1)
+        return (wide.reshape(-1).view("<i4") / 2**31).astype(np.float32)
+    found: Samples = (np.frombuffer(raw, f"<i{size}") / 2 ** (8 * size - 1)).astype(np.float32)
+    return found
 
 
 # --- everything else --------------------------------------------------------------------------------------------------

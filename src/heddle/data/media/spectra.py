@@ -83,4 +83,4 @@ def with_deltas(frames: NDArray[np.floating], orders: int, reach: int = 2) -> ND
 def normalized(frames: NDArray[np.floating], floor: float = 1e-5) -> NDArray[np.float64]:
     """Return features with mean 0 and deviation 1 over time, each by itself (CMVN)."""
     wide = np.asarray(frames, np.float64)
-    return (wide - wide.mean(0)) / np.maximum(wide.std(0), floor)
+    return np.asarray((wide - wide.mean(0)) / np.maximum(wide.std(0), floor))

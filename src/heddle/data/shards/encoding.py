@@ -63,7 +63,7 @@ def _batches(split_documents: Iterator[SplitDocument]) -> Iterator[list[SplitDoc
     for side, document in split_documents:
         batch.append((side, document))
         size += len(document.text) + len(document.target or "") + len(document.pair or "")
-        size += 0 if document.media is None else document.media.bytes
+        size += 0 if document.media is None else document.media.file_size
         if size >= BATCH or len(batch) >= BATCH_TEXTS:
             yield batch
             batch, size = [], 0

@@ -18,7 +18,11 @@ from heddle.data.shards.shard_writer import ShardWriter
 from heddle.data.shards.shards import Shards
 
 VALUES, SHAPES = "source", "shapes"
-WORDS = {1: np.dtype("<u2"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}  # what holds numbers of so many bytes
+WORDS: dict[int, np.dtype[Any]] = {
+    1: np.dtype("<u2"),
+    2: np.dtype("<u2"),
+    4: np.dtype("<u4"),
+}  # what holds numbers of so many bytes
 
 
 class MediaWriter:

@@ -130,13 +130,13 @@ def question_of(row: dict[str, Any], origin: str) -> Question:
     context = row.get("context")
     if not isinstance(context, str | None):
         raise DataError(f"{origin}: want a text in 'context', found {str(context)[:40]!r}")
-    answers = _answers(row)
+    answers = _answer_texts(row)
     if answers is None or not all(isinstance(one, str) for one in answers):
         raise DataError(f"{origin}: want a list of texts in 'answers', found {str(row.get('answers'))[:60]!r}")
     return Question(text, tuple(dict.fromkeys(one for one in answers if one.strip())), context, origin)
 
 
-def _answers(row: dict[str, Any]) -> list[Any] | None:
+def _answer_texts(row: dict[str, Any]) -> list[Any] | None:
     """Return the texts of answers, in any of the forms in use."""
     match row:
         case {"answers": {"text": list(texts)}} | {"answers": list(texts)} if not any(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from heddle.core import Config, DataError, Positive, part, settings, within
+from heddle.core import Config, DataError, Positive, decode, part, settings, within
 from heddle.data.files import (
     UnreadableFile,
     file_extension,
@@ -81,7 +81,7 @@ class MediaSource(SourceConfig):
         if files and all(file_extension(file).lower() in MANIFESTS for file in files):
             name = _first_file(files[0])
             files = [] if name is None else [Path(name)]
-        return cls(path=path) if any(file.suffix.lower() in cls.extensions for file in files) else None
+        return decode(cls, {"path": path}) if any(file.suffix.lower() in cls.extensions for file in files) else None
 
     @abstractmethod
     def open(self, path: Path, start: float, length: float | None) -> Media:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import overload
 
 import torch
 from jaxtyping import Int
@@ -19,9 +20,13 @@ def check_prompt(model: AutoregressiveModel, prompt: Sequence[int], begin: int |
     return _check_ids(model, model.decoder_tower, prompt, begin, "prompt")
 
 
+@overload
+def check_source(model: AutoregressiveModel, source: Sequence[int], begin: int | None = None) -> Sequence[int]: ...
+@overload
+def check_source(model: AutoregressiveModel, source: Source, begin: int | None = None) -> Source: ...
 def check_source(model: AutoregressiveModel, source: Source, begin: int | None = None) -> Source:
     """Return the source, or `begin` if it is empty; refuse what the encoder cannot read, such as ids for features."""
-    if isinstance(source, Tensor) and source.is_floating_point():
+    if isinstance(source, Tensor):
         model.source_tower.embedding.check_input(source)
         return source
     if model.reads != "ids":
@@ -87,7 +92,7 @@ def pad_rows(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Ids, 
 
 def pad_sources(sources: Sequence[Source], device: torch.device) -> tuple[Tensor, Int[Tensor, " batch"] | None]:
     """Return sources as one tensor, padded, and their lengths, as `pad_rows` does; images are all of one shape."""
-    features = [source for source in sources if isinstance(source, Tensor) and source.is_floating_point()]
+    features = [source for source in sources if isinstance(source, Tensor)]
     if len(features) < len(sources):
         return pad_rows([source for source in sources if not isinstance(source, Tensor)], device)
     lengths = [len(source) for source in features]

@@ -93,7 +93,7 @@ class Prefill:
 
     def _run_cached(self, model: AutoregressiveModel, prefix_cache: PrefixCache) -> tuple[Vectors, State]:
         """Read all prompts, each from its longest cached prefix; prefixes that several share are read first."""
-        rows = self.rows()
+        rows = self._text_rows()
         common = [one for one in common_prefixes(rows) if not prefix_cache.contains(*one, self.cache)]
         if common:
             sources = None if self.sources is None else tuple(source for _, source in common if source is not None)
@@ -103,7 +103,7 @@ class Prefill:
 
     def _run_from_cache(self, model: AutoregressiveModel, prefix_cache: PrefixCache) -> tuple[Vectors, State]:
         """Read each prompt from its longest cached prefix, and store the state after it."""
-        rows = self.rows()
+        rows = self._text_rows()
         found = [prefix_cache.find(ids[:-1], source, self.cache) for ids, source in rows]
         prefix_cache.reused_tokens += sum(one.length for one in found if one is not None)
         uncached = [row for row, one in enumerate(found) if one is None]
@@ -117,6 +117,10 @@ class Prefill:
         for row, (ids, source) in enumerate(rows):
             prefix_cache.store(ids, state, source, row=row)
         return vectors, state
+
+    def _text_rows(self) -> list[tuple[Prompt, Prompt | None]]:
+        """Return each prompt with its source as ids, which a cache of prefixes keeps apart."""
+        return [(prompt, source if isinstance(source, Sequence) else None) for prompt, source in self.rows()]
 
     def rows(self) -> list[tuple[Prompt, Source | None]]:
         """Return each prompt with its source."""

@@ -216,8 +216,8 @@ def as_source(model: Any, tokens: torch.Tensor) -> torch.Tensor:
     """Return tokens as a source that the model reads: themselves or, for frames, features of each token's own."""
     if model.reads == "ids":
         return tokens
-    reader = model.source_tower.embedding
-    shape = model.source_tower.item_shape or small_picture(reader)
+    reader = model.towers[0]
+    shape = reader.item_shape or small_picture(reader.embedding)
     table = torch.randn(VOCAB, *shape, generator=torch.Generator().manual_seed(9))
     return table.to(next(model.parameters()).dtype)[tokens[..., 0] if model.reads == "images" else tokens]
 

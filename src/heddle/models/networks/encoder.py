@@ -134,10 +134,6 @@ class Encoder(Model, BaseTower):
         self.finish_build(config, depth, seed)
 
     @property
-    def reads(self) -> str:
-        return self.config.embedding.reads
-
-    @property
     def towers(self) -> tuple[BaseTower, ...]:
         return (self,) if self.decoder is None else (self, self.decoder)
 

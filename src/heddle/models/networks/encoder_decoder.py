@@ -100,6 +100,7 @@ class EncoderDecoder(AutoregressiveModel):
         writing = Place(path="decoder", sight="past", context=config.context, memory=width)
         self.encoder = Tower(config.encoder, vocab, width, reading)
         self.decoder = Tower(config.decoder, vocab, width, writing)
+        self.reads = self.encoder.reads
         depths = config.encoder.plan.depth(), config.decoder.plan.depth()
         self.tap = config.tap.build(*depths)
         bare = isinstance(config.bridge, NoBridgeConfig)
@@ -124,10 +125,6 @@ class EncoderDecoder(AutoregressiveModel):
         found = self.outputs[name]
         assert isinstance(found, Output)
         return found
-
-    @property
-    def reads(self) -> str:
-        return self.config.encoder.embedding.reads
 
     @property
     def towers(self) -> tuple[BaseTower, ...]:

@@ -87,6 +87,7 @@ class Model(Module, ABC):
     vocab: int | None
     context: int  # the length it is made for
     depth: int  # layers, of all towers
+    reads: str  # what its inputs, or its sources, are: ids, frames or images
     auxiliary: "list[HasAuxiliaryLoss]"  # parts that add to the loss or record metrics
     compute: torch.dtype | None = None  # of the stream; None: that of the weights
 
@@ -113,11 +114,6 @@ class Model(Module, ABC):
     def output(self, name: str) -> Output:
         """Return an output of the encoder's vectors by name, or refuse."""
         raise UsageError(f"want a model with the output {name}; {self.config.noun} has none")
-
-    @property
-    def reads(self) -> str:
-        """Return what its inputs, or its sources, are: ids, frames or images."""
-        return "ids"
 
     def encode(self, source: Ids | Images | Frames, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
         """Read sources, of which the first `lengths` tokens of each row are real; None: all."""

@@ -51,6 +51,7 @@ class BaseTower(Module):
 
     sight: Sight
     embedding_kind: str | None
+    reads: str  # what the embedding reads: ids, frames, images
     item_shape: tuple[int, ...] | None  # of a frame or an image that the embedding reads
     embedding: Embedding
     position: Position
@@ -58,7 +59,7 @@ class BaseTower(Module):
     def build_tower(self, config: TowerFields, vocab: int | None, width: int, place: Place) -> None:
         """Build the four modules."""
         self.sight, self.embedding_kind = place.sight, config.embedding.kind
-        self.item_shape = config.embedding.item_shape
+        self.item_shape, self.reads = config.embedding.item_shape, config.embedding.reads
         place = place_for(config, width, place)
         self.embedding = config.embedding.build(vocab if config.embedding.reads == "ids" else None, width, place)
         self.position = config.position.build(width, place)

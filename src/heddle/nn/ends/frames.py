@@ -1,7 +1,7 @@
 """Frame embedding: the features of a sound, shortened over time by strided convolutions (Dong et al. 2018)."""
 
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +17,7 @@ from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 Frames = Float[Tensor, "batch frames *features"]  # numbers of sound, or the pixels of video
 Planes = Float[Tensor, "batch channels frames bands"]
 HalvedPlanes = Float[Tensor, "batch filters halved_frames halved_bands"]
+Length = TypeVar("Length", Tensor, int)
 TAPS = 3  # of a filter, over time and over bands
 
 
@@ -91,6 +92,7 @@ class FrameEmbedding(Embedding):
         """Count the products of the convolutions, whose filters are used at every band."""
         total, bands, factor = 0, self.features, 1
         for convolution in self.convolutions:
+            assert isinstance(convolution, PlaneConvolution)
             bands, factor = halved(bands), 2 * factor
             total += 2 * (bands - 1) * convolution.weight.numel() * self.pooling_factor // factor
         return total
@@ -109,7 +111,7 @@ class PlaneConvolution(Linear):
         return F.conv2d(x, weight, bias, stride=2, padding=TAPS // 2)
 
 
-def halved(length: Tensor | int) -> "Tensor | int":
+def halved(length: Length) -> Length:
     """Return how many places are left after a stride of 2: half, rounded up."""
     return (length + 1) // 2
 
