@@ -31,6 +31,7 @@ from heddle.core.system import parse_overrides
 from heddle.tasks.generation import Captioner, exact_matches
 from heddle.tasks.inputs import MediaInputs
 from heddle.tasks.metrics import consensus_scores, edit_distance, sacrebleu_for
+from heddle.tasks.recognition import transcriber
 
 RESAMPLES, LEVEL, ORDERS = 1000, 0.95, 4
 Row = dict[str, Any]
@@ -45,11 +46,11 @@ SETS: dict[str, Settings] = {
     "grid": {"training.steps": 5000, "training.batch": 32, "rows.batch": 32, "training.schedule.warmup": 500},
 }
 COMMON: Settings = {
+    "training.average_last": 0,
     "every.validate": 200,
     "every.save": 200,
     "every.sample": 10**9,
     "keep.last": 1,
-    "training.average_last": 0,
     "keep.best": 1,
     "data.unique": False,
     "hardware.workers": 4,
@@ -123,6 +124,10 @@ def rows_of(out: Path, arm: str, part: str) -> list[Row]:
 def written(out: Path, arm: str, seed: int, part: str) -> list[str]:
     """Return what the best checkpoint of a run writes to a part, by beam search; to equal pictures once."""
     lm = heddle.load(out / "runs" / f"{arm}-{seed}", best=True)
+    if ARMS[arm][0] == "grid":  # CTC and attention search together
+        recognizer = transcriber(lm.model, lm.tokenizer, lm.origin.settings, {}, batch=32)
+        manifest = out / "grid" / ARMS[arm][4].format(part=part)
+        return [found.text for _, found in recognizer.run(recognizer.recordings([manifest]))]
     inputs = MediaInputs.of(lm.origin.settings, lm.model.reads)
     task = Captioner.of(lm.model, lm.tokenizer, inputs, {"beams": 4, "max_tokens": 128}, batch=64)
     family, manifest = ARMS[arm][0], ARMS[arm][4]
@@ -161,7 +166,7 @@ def train_all(out: Path, given: argparse.Namespace) -> None:
 
 def _side_by_side(out: Path, jobs: Sequence[tuple[str, int]], given: argparse.Namespace, end: float) -> None:
     """Train several arms at once, each in a process of its own that appends its own line."""
-    words = [f"{name}={json.dumps(value)}" for name, value in given.overrides.items()]
+    words = [word for word in given.words if "=" in word]
     waiting, running = list(jobs), list[subprocess.Popen[bytes]]()
     while waiting or running:
         running = [one for one in running if one.poll() is None]
