@@ -28,7 +28,7 @@ from heddle.tasks.recognition import FusedModel, TranscribeOptions, transcriber
 from heddle.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from heddle.lm import LM, Origin
+    from heddle.lm import Origin
 
 CLASSIFY_OPTIONS = ("labels", "examples", "k", "seed", "calibrate", "template", "instruction")
 ANSWER_OPTIONS = ("examples", "k", "seed", "template", "instruction", "max_tokens")
@@ -205,17 +205,17 @@ class TextTasks(ABC):
 
     @overload
     def transcribe(
-        self, sounds: str | Path, *, lm: "LM | None" = None, **options: Unpack[TranscribeOptions]
+        self, sounds: str | Path, *, lm: "TextTasks | None" = None, **options: Unpack[TranscribeOptions]
     ) -> str: ...
     @overload
     def transcribe(
-        self, sounds: Sequence[str | Path], *, lm: "LM | None" = None, **options: Unpack[TranscribeOptions]
+        self, sounds: Sequence[str | Path], *, lm: "TextTasks | None" = None, **options: Unpack[TranscribeOptions]
     ) -> list[str]: ...
     def transcribe(
         self,
         sounds: str | Path | Sequence[str | Path],
         *,
-        lm: "LM | None" = None,
+        lm: "TextTasks | None" = None,
         **options: Unpack[TranscribeOptions],
     ) -> str | list[str]:
         """Return the text of a sound file, or of each of a list, by a model that was trained on sounds.
@@ -226,7 +226,7 @@ class TextTasks(ABC):
         given = [sounds] if isinstance(sounds, str | Path) else list(sounds)
         fused = None if lm is None else FusedModel(lm.model, lm.tokenizer)
         task = transcriber(self.model, self.tokenizer, self.origin.settings, options, fused)
-        found = [one for _, one in task.run(task.recordings(given))]
+        found = [one for _, one in task.run(task.utterances(given))]
         for one in found:
             if one.fault is not None:
                 raise UsageError(f"{one.name}: {one.fault}")

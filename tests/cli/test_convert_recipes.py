@@ -31,7 +31,7 @@ WITHOUT = dict.fromkeys(("finetune", "distill", "dpo"), "a model of others") | {
     "caption": "no family",
     "caption_lstm": "no family",
     "caption_video": "no family",
-    "classify_images": "bert",
+    "classify_images": "a model of images",
 }
 # The class of `transformers` that has the output of each encoder, what it calls its scores, and the output's name here.
 ENCODERS: dict[str, tuple[Any, tuple[str, ...], str]] = {

@@ -309,6 +309,9 @@ ADDED["configs"] += [
 ADDED["configs"] += ["table of medium dtype sample_rate*"]  # how the arrays of prepared data are stored
 ADDED["recipes"] += [f"{recipe}: *" for recipe in ("transcribe", "transcribe_ctc", "transcribe_lstm")]
 ADDED["public"] += [f"preset {name}" for name in ("speech_ctc", "speech_lstm", "speech_transformer")]
+ADDED["options"] += ["transcribe*"]
+ADDED["public"] += ["LM.transcribe*"]
+ADDED["configs"] += ["table of beams ctc_weight lm_weight*", "table of beams tokens lm_weight*"]  # searches
 
 # Pictures and video as sources, classes of images, and captions.
 ADDED["configs"] += [f"augment/{kind}*" for kind in ("brightness", "crop", "flip")]
@@ -321,3 +324,4 @@ PICTURES = ("caption", "caption_lstm", "caption_video", "classify_images", "tran
 ADDED["recipes"] += [f"{recipe}: *" for recipe in PICTURES]
 CAPTIONERS = ("audio_visual_transformer", "image_captioner", "show_attend_tell", "video_captioner")
 ADDED["public"] += [f"preset {name}" for name in CAPTIONERS]
+ADDED["public"] += ["LM.caption*"]

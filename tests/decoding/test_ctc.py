@@ -89,16 +89,16 @@ def test_prefix_beam_search_adds_the_language_model(seed: int) -> None:
 def test_a_prefix_score_is_that_of_all_texts_that_begin_so(seed: int) -> None:
     logprobs = frames(seed)
     texts, scorer = every_text(logprobs), CtcPrefixScorer(logprobs)
-    forward, last = scorer.start, None
+    forward, begun = scorer.start, list[int]()
     for token in (1, 1, 0):
-        begun = [] if last is None else begun
-        scores, paths = scorer.extend(forward, last, np.arange(TOKENS))
+        lasts = np.array([begun[-1] if begun else -1])
+        scores, paths = scorer.extend(forward[None], lasts, np.arange(TOKENS)[None])
         for other in range(TOKENS):
             prefix = (*begun, other)
             wanted = [score for text, score in texts.items() if text[: len(prefix)] == prefix]
-            assert scores[other] == pytest.approx(np.logaddexp.reduce(wanted), abs=1e-9)
-            assert scorer.end(paths[other]) == pytest.approx(texts[prefix], abs=1e-9)
-        forward, last, begun = paths[token], token, [*begun, token]
+            assert scores[0, other] == pytest.approx(np.logaddexp.reduce(wanted), abs=1e-9)
+            assert scorer.end(paths[0, other]) == pytest.approx(texts[prefix], abs=1e-9)
+        forward, begun = paths[0, token], [*begun, token]
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ from heddle.cli.options import Best, Device, Json, Model, Weights, open_model
 from heddle.cli.terminal import note, print_report, write
 
 if TYPE_CHECKING:
-    from heddle.tasks.recognition import Recording, Transcription
+    from heddle.tasks.recognition import Transcription, Utterance
 
 BESIDE = "beside"  # as a reference: the texts of the folder or the manifest itself
 
@@ -71,13 +71,13 @@ def transcribe(  # noqa: PLR0913 - the options are the contract
     found = open_model(model, device, weights, best)
     task = transcriber(found.model, found.tokenizer, found.origin.settings, options, fused, batch)
     show = _Show(n_best, json_, alone=len(files) == 1 and Path(files[0]).is_file())
-    for number, (recording, transcription) in enumerate(task.run(task.recordings(files))):
-        wanted = recording.reference if reference == BESIDE else None
+    for number, (utterance, transcription) in enumerate(task.run(task.utterances(files))):
+        wanted = utterance.reference if reference == BESIDE else None
         if references is not None:
             if number >= len(references):
                 raise UsageError(f"{reference}: want a line for each sound, found {len(references)}")
             wanted = references[number]
-        show.sound(number, recording, transcription, wanted)
+        show.sound(number, utterance, transcription, wanted)
     show.end(reference is not None)
     return 1 if show.bad else 0
 
@@ -99,23 +99,23 @@ class _Show:
         self.texts: list[str] = []
         self.references: list[str] = []
 
-    def sound(self, number: int, recording: "Recording", found: "Transcription", reference: str | None) -> None:
+    def sound(self, number: int, utterance: "Utterance", found: "Transcription", reference: str | None) -> None:
         """Write one transcription, or report why there is none."""
         if found.fault is not None:
             self.bad += 1
-            note(f"{recording.name}: {found.fault}")
+            note(f"{utterance.name}: {found.fault}")
         if reference is not None:
             self.texts.append(found.text)
             self.references.append(reference)
         if self.json:
-            write(json.dumps(self._record(number, recording, found, reference), ensure_ascii=False))
+            write(json.dumps(self._record(number, utterance, found, reference), ensure_ascii=False))
         elif found.fault is None:
-            write(found.text if self.alone else f"{recording.name}\t{found.text}")
+            write(found.text if self.alone else f"{utterance.name}\t{found.text}")
 
     def _record(
-        self, number: int, recording: "Recording", found: "Transcription", reference: str | None
+        self, number: int, utterance: "Utterance", found: "Transcription", reference: str | None
     ) -> dict[str, Any]:
-        record: dict[str, Any] = {"file": recording.name, "text": found.text}
+        record: dict[str, Any] = {"file": utterance.name, "text": found.text}
         if found.fault is not None:
             return record | {"error": found.fault}
         if self.n_best > 1:

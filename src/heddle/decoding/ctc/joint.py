@@ -6,6 +6,7 @@ that begin with its tokens, and that of a language model.
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +50,7 @@ class _Text:
     attention: float = 0.0
     lm: float = 0.0
     ctc: float = 0.0
-    forward: Forward | None = field(default=None, compare=False)
+    forward: Any = field(default=None, compare=False)  # None: CTC has no say
     row: int = 0  # of the decoder's state
 
 
@@ -62,20 +63,21 @@ class CtcPrefixScorer:
         self.start: Forward = np.stack([np.full(len(blanks), NEVER), blanks])
 
     def extend(
-        self, forward: Forward, last: int | None, tokens: NDArray[np.int64]
+        self, forwards: NDArray[np.float64], lasts: NDArray[np.int64], tokens: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the score of each longer text, and its paths: [tokens, 2, frames + 1]."""
-        before = np.repeat(np.logaddexp(forward[0], forward[1])[None, :-1], len(tokens), 0)
-        if last is not None:
-            before[tokens == last] = forward[1][:-1]  # a token follows itself only after a blank
-        emitted, blanks = self.logprobs[:, tokens].T, self.logprobs[:, self.blank]
-        found = np.full((len(tokens), 2, len(self.logprobs) + 1), NEVER)
-        with np.errstate(invalid="ignore"):
-            for t in range(len(self.logprobs)):
-                found[:, 0, t + 1] = np.logaddexp(found[:, 0, t], before[:, t]) + emitted[:, t]
-                found[:, 1, t + 1] = np.logaddexp(found[:, 0, t], found[:, 1, t]) + blanks[t]
-            scores = np.logaddexp.reduce(before + emitted, axis=1)
-        return scores, found
+        """Return the scores of longer texts, [texts, tokens], and their paths, [texts, tokens, 2, frames + 1].
+
+        `lasts` holds the last token of each text, -1 where it has none; `tokens` what is tried after each.
+        """
+        after_any = np.logaddexp(forwards[:, 0], forwards[:, 1])[:, None, :-1]
+        same = (tokens == lasts[:, None])[..., None]
+        before = np.where(same, forwards[:, 1][:, None, :-1], after_any)  # a token follows itself only after a blank
+        emitted, blanks = self.logprobs.T[tokens], self.logprobs[:, self.blank]
+        found = np.full((*tokens.shape, 2, len(self.logprobs) + 1), NEVER)
+        for t in range(len(self.logprobs)):
+            found[..., 0, t + 1] = np.logaddexp(found[..., 0, t], before[..., t]) + emitted[..., t]
+            found[..., 1, t + 1] = np.logaddexp(found[..., 0, t], found[..., 1, t]) + blanks[t]
+        return np.logaddexp.reduce(before + emitted, axis=-1), found
 
     def end(self, forward: Forward) -> float:
         """Return the score of a text that ends."""
@@ -103,7 +105,7 @@ class JointDecoder:
         for length in range(self.search.max_tokens):
             vectors, state = self.model.step(ids, state)
             attention = self.model.head.logits(vectors[:, -1]).double().log_softmax(-1).cpu().numpy()
-            ended += [self._ended(text, attention[text.row]) for text in live]
+            ended += [self._ended(text, attention[row]) for row, text in enumerate(live)]
             ended = sorted(ended, key=self._score, reverse=True)[: self.search.beams]
             live = self._grown(live, attention)
             left = self.search.max_tokens - length - 1
@@ -120,23 +122,20 @@ class JointDecoder:
     def _grown(self, live: list[_Text], attention: NDArray[np.float64]) -> list[_Text]:
         """Return the best texts of one token more."""
         lm = np.zeros((len(live), 1)) if self.lm is None else self.lm.logprobs([text.ids for text in live])
+        own = attention * (1 - self.search.ctc_weight) + self.search.lm_weight * lm
+        own[:, self.end] = NEVER
+        tokens = np.argsort(-own, axis=1, kind="stable")[:, : min(self.search.tokens, own.shape[1] - 1)]
+        scores, paths = np.zeros(tokens.shape), None
+        if self.ctc is not None:
+            lasts = np.array([text.ids[-1] if text.ids else -1 for text in live])
+            scores, paths = self.ctc.extend(np.stack([text.forward for text in live]), lasts, tokens)
         found: list[_Text] = []
         for row, text in enumerate(live):
-            own = attention[text.row] * (1 - self.search.ctc_weight) + self.search.lm_weight * lm[row]
-            own = np.where(np.arange(len(own)) == self.end, NEVER, own)
-            tokens = np.argsort(-own, kind="stable")[: self.search.tokens]
-            tokens = tokens[own[tokens] > NEVER]
-            scores, forwards = self._ctc(text, tokens)
-            for at, token in enumerate(tokens.tolist()):
-                after = float(lm[row, token]) if self.lm is not None else 0.0
-                grown = (*text.ids, token), text.attention + float(attention[text.row, token]), text.lm + after
-                found.append(_Text(*grown, float(scores[at]), None if forwards is None else forwards[at], text.row))
+            for at, token in enumerate(tokens[row].tolist()):
+                lm_score = text.lm + (float(lm[row, token]) if self.lm is not None else 0.0)
+                grown = (*text.ids, token), text.attention + float(attention[row, token]), lm_score
+                found.append(_Text(*grown, float(scores[row, at]), None if paths is None else paths[row, at], row))
         return sorted(found, key=self._score, reverse=True)[: self.search.beams]
-
-    def _ctc(self, text: _Text, tokens: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        if self.ctc is None or text.forward is None:
-            return np.zeros(len(tokens)), None
-        return self.ctc.extend(text.forward, text.ids[-1] if text.ids else None, tokens)
 
     def _ended(self, text: _Text, attention: NDArray[np.float64]) -> _Text:
         lm = 0.0 if self.lm is None else float(self.lm.logprobs([text.ids])[0, self.end])

@@ -12,7 +12,7 @@ from heddle.decoding.ctc.joint import CtcPrefixScorer, JointBeamSearch, JointDec
 from heddle.decoding.ctc.language_model import PrefixLanguageModel
 from heddle.decoding.ctc.prefix_beam import FrameLogprobs, PrefixBeamSearch, Recognized, best_path, prefix_beam_search
 from heddle.decoding.runtime import device_of, eval_mode, pad_sources
-from heddle.models.networks import EncoderDecoder, LanguageModel, Model
+from heddle.models.networks import EncoderDecoder, LanguageModel, Model, require
 from heddle.nn.base import Context
 from heddle.nn.outputs import CtcOutput
 from heddle.nn.state import Memory
@@ -65,11 +65,12 @@ class Recognizer:
 
     def _joint(self, memory: Memory, row: int, frames: FrameLogprobs | None) -> list[Recognized]:
         assert isinstance(self.search, JointBeamSearch)
-        assert isinstance(self.model, EncoderDecoder)
         own = memory.map(lambda tensor: tensor[row : row + 1])
         ctc = None if frames is None else CtcPrefixScorer(frames)
         lm = self._language_model(self.search.max_tokens)
-        return JointDecoder(self.model, own, self.search, self.start, self.end, ctc, lm).run()
+        refusal = UsageError(f"want an encoder-decoder, got {self.model.config.noun}")
+        model = require(self.model, EncoderDecoder, refusal)
+        return JointDecoder(model, own, self.search, self.start, self.end, ctc, lm).run()
 
     def _language_model(self, longest: int) -> PrefixLanguageModel | None:
         return None if self.lm is None else PrefixLanguageModel(self.lm, self.lm_start, longest + 1)

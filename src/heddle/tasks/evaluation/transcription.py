@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from heddle.core import DataError
 from heddle.data.sources import Document, DocumentCounter, MediaSource, source_for
 from heddle.tasks.evaluation.registry import EvaluationTask, GradedModel, Metrics, register_task
-from heddle.tasks.recognition import Recording, error_rates, transcriber
+from heddle.tasks.recognition import Utterance, error_rates, transcriber
 
 
 @register_task
@@ -23,12 +23,12 @@ class TranscriptionTask(EvaluationTask):
 
     def predict(self, graded: GradedModel, examples: Sequence[Document]) -> list[str]:
         task = transcriber(graded.model, graded.tokenizer, graded.settings, {})
-        recordings = []
+        utterances = []
         for one in examples:
             assert one.media is not None
             source = task.source(str(one.media.path))
-            recordings.append(Recording(one.origin, source.open(one.media.path, one.media.start, one.media.length)))
-        return [found.text for _, found in task.run(recordings)]
+            utterances.append(Utterance(one.origin, source.open(one.media.path, one.media.start, one.media.length)))
+        return [found.text for _, found in task.run(utterances)]
 
     def metrics(self, predictions: Sequence[str], examples: Sequence[Document]) -> Metrics:
         found = error_rates(predictions, [one.text for one in examples])

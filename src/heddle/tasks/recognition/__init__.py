@@ -3,10 +3,10 @@
 from heddle.tasks.recognition.transcribe import (
     ErrorRates,
     FusedModel,
-    Recording,
     TranscribeOptions,
     Transcriber,
     Transcription,
+    Utterance,
     error_rates,
     features_of,
     transcriber,

@@ -15,7 +15,7 @@ from heddle.data.files import SkipReason, file_extension, printable_path
 from heddle.data.media import FeaturesConfig, Media, MediaFault
 from heddle.data.sources import ArraySource, DocumentCounter, MediaSource, SoundSource, SourceConfig
 from heddle.decoding.ctc import JointBeamSearch, PrefixBeamSearch, Recognized, Recognizer, SearchKind, ctc_output
-from heddle.models.networks import EncoderDecoder, LanguageModel, Model, require
+from heddle.models.networks import LanguageModel, Model, require
 from heddle.tasks.metrics import edit_distance
 from heddle.tasks.rescoring import NBestCandidate
 from heddle.text.tokenizers import Tokenizer
@@ -43,7 +43,7 @@ class TranscribeOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Recording:
+class Utterance:
     """One sound to transcribe: what messages call it, where it is, and its transcript where there is one."""
 
     name: str
@@ -85,14 +85,14 @@ class Transcriber:
     batch: int = 16
     trained_on: MediaSource | None = None  # of a model of video: where its data came from
 
-    def recordings(self, paths: Iterable[str | Path]) -> Iterator[Recording]:
+    def utterances(self, paths: Iterable[str | Path]) -> Iterator[Utterance]:
         """Yield the sounds that paths mean: files, folders, or manifests; a text beside a file is its reference."""
         for path in map(str, paths):
             here = Path(path).expanduser()
             if here.is_dir() or file_extension(here).lower() in MANIFESTS:
                 yield from self._of_source(path)
             else:
-                yield Recording(path, self.source(path).open(here, 0.0, None))
+                yield Utterance(path, self.source(path).open(here, 0.0, None))
 
     def source(self, path: str) -> MediaSource:
         """Return the source of a folder or a manifest, which also opens single files."""
@@ -103,26 +103,26 @@ class Transcriber:
             plain |= {"sample_rate": self.features.media_rate, "longest": 3600.0}
         return decode(READERS[self.features.medium], plain)
 
-    def _of_source(self, path: str) -> Iterator[Recording]:
+    def _of_source(self, path: str) -> Iterator[Utterance]:
         source, counter = self.source(path), DocumentCounter()
         for entry in source.entries(counter):
             part = f" from {entry.start:g}" if entry.start else ""
             reference = None if isinstance(entry.text, SkipReason) else entry.text
-            yield Recording(
+            yield Utterance(
                 printable_path(entry.path) + part, source.open(entry.path, entry.start, entry.length), reference
             )
 
-    def run(self, recordings: Iterable[Recording]) -> Iterator[tuple[Recording, Transcription]]:
+    def run(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, Transcription]]:
         """Yield each sound with its transcription, in order."""
-        waiting = iter(recordings)
+        waiting = iter(utterances)
         while gathered := list(islice(waiting, self.batch * AHEAD)):
             yield from zip(gathered, self.transcribe(gathered), strict=True)
 
-    def transcribe(self, recordings: Sequence[Recording]) -> list[Transcription]:
+    def transcribe(self, utterances: Sequence[Utterance]) -> list[Transcription]:
         """Return the transcription of each sound, those of similar length in one batch."""
-        found = [Transcription(one.name) for one in recordings]
+        found = [Transcription(one.name) for one in utterances]
         features: dict[int, torch.Tensor] = {}
-        for number, one in enumerate(recordings):
+        for number, one in enumerate(utterances):
             try:
                 features[number] = torch.from_numpy(self.read(one.media))
             except MediaFault as fault:
@@ -208,7 +208,7 @@ def search_for(model: Model, options: TranscribeOptions, fused: bool) -> SearchK
         raise UsageError("lm_weight: want a language model beside it (lm), got none")
     lm_weight = given.pop("lm_weight", None)
     given |= {"lm_weight": (0.3 if lm_weight is None else lm_weight) if fused else 0.0}
-    if not isinstance(model, EncoderDecoder):
+    if not model.reads_source:
         for name in ("ctc_weight", "max_tokens"):
             if name in given:
                 raise UsageError(f"{name}: only used by a model with a decoder; this one has CTC alone")
