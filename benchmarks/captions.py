@@ -126,8 +126,8 @@ def written(out: Path, arm: str, seed: int, part: str) -> list[str]:
     lm = heddle.load(out / "runs" / f"{arm}-{seed}", best=True)
     if ARMS[arm][0] == "grid":  # CTC and attention search together
         recognizer = transcriber(lm.model, lm.tokenizer, lm.origin.settings, {}, batch=32)
-        manifest = out / "grid" / ARMS[arm][4].format(part=part)
-        return [found.text for _, found in recognizer.run(recognizer.recordings([manifest]))]
+        clips = recognizer.utterances([out / "grid" / ARMS[arm][4].format(part=part)])
+        return [found.text for _, found in recognizer.run(clips)]
     inputs = MediaInputs.of(lm.origin.settings, lm.model.reads)
     task = Captioner.of(lm.model, lm.tokenizer, inputs, {"beams": 4, "max_tokens": 128}, batch=64)
     family, manifest = ARMS[arm][0], ARMS[arm][4]
@@ -246,13 +246,13 @@ def per_row(rows: Sequence[Row], texts: Sequence[str], family: str) -> dict[str,
     return {"cider": np.array(consensus_scores(texts, [row["texts"] for row in rows]))[:, None]}
 
 
-def interval(left: Sequence[Any], right: Sequence[Any], rows: int, value: Any) -> tuple[float, float, float]:
+def interval(sides: tuple[Sequence[Any], Sequence[Any]], rows: int, value: Any) -> tuple[float, float, float]:
     """Return the difference of the means over seeds with its interval, resampling the rows of both sides alike."""
     draw = np.random.default_rng(0)
 
     def difference(chosen: NDArray[np.int64]) -> float:
-        means = [statistics.mean(value(one, chosen) for one in side) for side in (left, right)]
-        return means[0] - means[1]
+        means = [statistics.mean(value(one, chosen) for one in side) for side in sides]
+        return float(means[0] - means[1])
 
     found = [difference(draw.integers(rows, size=rows)) for _ in range(RESAMPLES)]
     low, high = np.quantile(found, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
@@ -277,9 +277,11 @@ def compared(out: Path, first: str, second: str) -> dict[str, Any]:
         total = one[name][chosen].sum(0)
         return 100 * float(total[0] / total[1]) if name == "wer" else float(total[0] / len(chosen))
 
-    found: dict[str, Any] = {name: interval(*numbers, len(rows), mean)}
+    found: dict[str, Any] = {name: interval((numbers[0], numbers[1]), len(rows), mean)}
     if family == "flickr":
-        found["bleu"] = interval(*sides, len(rows), lambda texts, chosen: _chosen_bleu(rows, texts, chosen))
+        found["bleu"] = interval(
+            (sides[0], sides[1]), len(rows), lambda texts, chosen: _chosen_bleu(rows, texts, chosen)
+        )
     return found
 
 

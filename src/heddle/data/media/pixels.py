@@ -34,7 +34,7 @@ class PictureFeatures(FeaturesConfig):
     def compute(self, array: NDArray[Any]) -> Frames:
         scaled = np.arange(256, dtype=np.float32) / np.float32(255)
         table = (scaled - np.float32(self.mean)) / np.float32(self.deviation)
-        return table[np.moveaxis(array, -1, -3)]
+        return np.asarray(table[np.moveaxis(array, -1, -3)], np.float32)
 
 
 @part("pixels")

@@ -24,7 +24,7 @@ def read(model: Model, tokenizer: Tokenizer | None, text: Given, options: Explai
     refusal = UsageError(
         f"explain: want a language model, an encoder-decoder or an encoder, got {type(model).__name__}"
     )
-    if model.reads != "ids":
+    if model.reads != "ids" and not (model.reads_source and isinstance(text, Tensor)):
         raise UsageError(f"explain: want a model of texts, got one of {model.reads}")
     if model.reads_source:
         pair, source = require(model, EncoderDecoder, refusal), _source(text, tokenizer)

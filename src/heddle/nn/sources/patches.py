@@ -100,7 +100,7 @@ class GridEmbedding(Embedding):
         size, missing = self.size, -frames.shape[1] % self.frames
         frames = F.pad(frames, (0, 0, 0, 0, 0, 0, 0, missing))
         cut = frames.unflatten(4, (-1, size)).unflatten(3, (-1, size)).unflatten(1, (-1, self.frames))
-        return cut.permute(0, 1, 4, 6, 2, 3, 5, 7).flatten(4)
+        return cut.permute(0, 1, 4, 6, 2, 3, 5, 7).flatten(4)  # type: ignore[no-any-return]
 
     def real_frames(self, frames: Frames, lengths: Int[Tensor, " batch"] | None) -> Bool[Tensor, "batch frames"] | None:
         """Return which frames are not padding; None: all."""

@@ -79,6 +79,7 @@ class SeveralEmbedding(Embedding):
         super().__init__()
         self.configs, self.numbers = config.sources, [source.numbers for source in config.sources]
         self.sources = nn.ModuleList(OneSource(width, one, place) for one in config.sources)
+        self.readers = tuple(one.embedding for one in self.sources if isinstance(one, OneSource))
         self.marks = nn.Parameter(torch.empty(len(config.sources), width))
 
     def forward(self, inputs: Rows, ctx: Context) -> Stream:
@@ -87,7 +88,7 @@ class SeveralEmbedding(Embedding):
             lengths = self.own_lengths(number, ctx.lengths)
             x = one(own, dataclasses.replace(ctx, lengths=lengths))
             streams.append(x + self.marks[number].to(x.dtype))
-            known = one.embedding.real_lengths(own, lengths)
+            known = self.readers[number].real_lengths(own, lengths)
             places = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
             real.append(places >= 0 if known is None else places < known[:, None])
         x = torch.cat(streams, dim=1)
@@ -109,23 +110,21 @@ class SeveralEmbedding(Embedding):
         return None if lengths is None else lengths * self.configs[number].steps
 
     def length(self, inputs: Tensor) -> int:
-        both = zip(self.sources, self.split(inputs), strict=True)
-        return sum(one.embedding.length(own) for one, own in both)
+        both = zip(self.readers, self.split(inputs), strict=True)
+        return sum(one.length(own) for one, own in both)
 
     def real_lengths(self, inputs: Tensor, lengths: Int[Tensor, " batch"] | None) -> Int[Tensor, " batch"] | None:
         if lengths is None:
             return None
         total = torch.zeros_like(lengths)
-        for number, (one, own) in enumerate(zip(self.sources, self.split(inputs), strict=True)):
-            known = one.embedding.real_lengths(own, self.own_lengths(number, lengths))
-            total = total + (one.embedding.length(own) if known is None else known)
+        for number, (one, own) in enumerate(zip(self.readers, self.split(inputs), strict=True)):
+            known = one.real_lengths(own, self.own_lengths(number, lengths))
+            total = total + (one.length(own) if known is None else known)
         return total
 
     def place_names(self, inputs: Tensor) -> tuple[str, ...]:
         both = zip(self.sources, self.split(inputs), strict=True)
-        return tuple(
-            f"source {n}: {name}" for n, (one, own) in enumerate(both) for name in one.embedding.place_names(own)
-        )
+        return tuple(f"source {n}: {name}" for n, (one, own) in enumerate(both) for name in one.place_names(own))
 
     def check_input(self, source: Tensor) -> None:
         self.split(source[None])
@@ -142,4 +141,5 @@ class OneSource(Module):
     def forward(self, inputs: Tensor, ctx: Context) -> Stream:
         x = self.embedding(inputs, ctx)
         self.position.reserve(x.shape[1])
-        return self.position(x, Context())[0]
+        placed, _ = self.position(x, Context())
+        return placed  # type: ignore[no-any-return]

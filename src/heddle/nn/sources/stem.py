@@ -123,7 +123,7 @@ class ResidualBlock(Module):
 
     def forward(self, x: Frames) -> Frames:
         inner = self.first_norm(self.first(x)).relu()
-        return (x + self.second_norm(self.second(inner))).relu()
+        return (x + self.second_norm(self.second(inner))).relu()  # type: ignore[no-any-return]
 
 
 class Convolution(Module):
@@ -138,7 +138,7 @@ class Convolution(Module):
         kernel, frames = self.matrix.dense_weight(x.dtype).view(self.shape), self.shape[2]
         if frames == 1:
             flat = F.conv2d(x.flatten(0, 1), kernel[:, :, 0], stride=self.stride, padding=1)
-            return flat.unflatten(0, x.shape[:2])
+            return flat.unflatten(0, x.shape[:2])  # type: ignore[no-any-return]
         steps = (1, self.stride, self.stride)
         return F.conv3d(x.transpose(1, 2), kernel, stride=steps, padding=(frames // 2, 1, 1)).transpose(1, 2)
 
@@ -155,4 +155,4 @@ class ChannelNorm(Module):
 
     def forward(self, x: Frames) -> Frames:
         flat = F.group_norm(x.flatten(0, 1), self.groups, self.gain.to(x.dtype), self.bias.to(x.dtype))
-        return flat.unflatten(0, x.shape[:2])
+        return flat.unflatten(0, x.shape[:2])  # type: ignore[no-any-return]
