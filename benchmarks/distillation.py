@@ -1,13 +1,14 @@
 """Distillation of the encoder of benchmarks/text_tasks.py: a student with half of its layers, beside three controls.
 
-    python benchmarks/distillation.py students OUT [KEY=VALUE...] [--seeds 0 1 2] [--minutes M]
-    python benchmarks/distillation.py finetune OUT [KEY=VALUE...] [--seeds 0 1 2] [--minutes M] [--processes 2]
+    python benchmarks/distillation.py steps OUT [KEY=VALUE...]      measure the steps of the control, on an idle device
+    python benchmarks/distillation.py students OUT [KEY=VALUE...] [--seeds 0 1 2] [--labels ...] [--minutes M]
+    python benchmarks/distillation.py finetune OUT [KEY=VALUE...] [--seeds 0 1 2] [--minutes M] [--processes 12]
     python benchmarks/distillation.py speed OUT [--device cpu|cuda]
     python benchmarks/distillation.py report OUT
 
 OUT is a folder of text_tasks.py (`tables` or `pack`) with OUT/runs/encoder, the teacher, pre-trained. Fine-tuned are:
 
-    teacher     OUT/runs/encoder
+    teacher     OUT/runs/encoder (as text_tasks.py fine-tunes it under its label `scratch`: not run twice)
     student     every second layer of it, distilled (`heddle train distill`) on the teacher's own text
     masked      the same layers, trained on masked tokens alone for as many GPU-seconds: the steps are the student's
                 times the ratio of the measured step times, the teacher's forward pass included
@@ -22,30 +23,31 @@ KEY=VALUE changes all runs of a part.
 
 import argparse
 import json
-import subprocess
-import sys
+import shutil
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
-from distillation_report import LABELS, TASKS, best_rates, report
+from distillation_report import ALIASES, LABELS, TASKS, report
 from entry_point import positive, run_main
-from results import commit, device
+from results import commit, device, read_lines
+from text_task_runs import Line, Start, run_starts
 
 import heddle
+from heddle.core import encode
 from heddle.core.system import parse_overrides, write_json
 from heddle.lm import LM
 from heddle.models import count_parameters
 from heddle.models.networks import Encoder
+from heddle.models.surgery import with_layers
 from heddle.recipes import RECIPES
 from heddle.training import apply_overrides, measure
 
-HERE = Path(__file__).parent
 LENGTH = 128  # tokens of a row whose speed is measured
 MARGIN = 0.3  # minutes before the end in which nothing begins
 STEPS = 4000  # of a student
+LONGEST, TOKENS = 512, 32768  # of a row at most, and of a step
 Overrides = dict[str, Any]
 
 
@@ -54,14 +56,16 @@ Overrides = dict[str, Any]
 
 def settings_of(out: Path, label: str, seed: int, given: Overrides) -> Overrides:
     """Return what a student or its control is trained with; the two differ in the objective and the steps alone."""
-    layers = heddle.load(out / "runs" / "encoder").model.config.expand().plan.depth()  # type: ignore[attr-defined]
+    encoder = heddle.load(out / "runs" / "encoder", device="cpu").model
+    layers = encoder.config.expand().plan.depth()  # type: ignore[attr-defined]
+    length = min(LONGEST, encoder.context or LONGEST)
     own = {
         "name": f"{label}-{seed}",
         "seed": seed,
         "init": str(out / "runs" / "encoder"),
         "init_layers": layers // 2,
-        "rows.length": 512,
-        "training.batch": 64,
+        "rows.length": length,
+        "training.batch": TOKENS // length,
         "training.steps": STEPS,
         "training.schedule.warmup": 200,
         "training.optimizer.learning_rate": 4e-4,
@@ -73,124 +77,94 @@ def settings_of(out: Path, label: str, seed: int, given: Overrides) -> Overrides
     return own | given | more
 
 
+def measured(out: Path, given: Overrides) -> Line:
+    """Return what the measured step times depend on: the teacher, and the settings but for where and when."""
+    own = settings_of(out, "student", 0, given)
+    kept = {key: value for key, value in own.items() if key.split(".")[0] not in ("init", "name", "every", "hardware")}
+    return kept | {"teacher": count_parameters(heddle.load(out / "runs" / "encoder", device="cpu").model)}
+
+
 def masked_steps(out: Path, given: Overrides) -> int:
     """Return how many steps the control takes in the time of the student; measured once, alone on the device."""
-    path = out / "distillation_steps.json"
-    if not path.exists():
+    path, settings = out / "distillation_steps.json", measured(out, given)
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if known.get("settings") != settings:
         seconds = {}
         for label in ("student", "masked"):
             config = apply_overrides(RECIPES["distill"](), settings_of(out, label, 0, given).items())
             seconds[label] = measure(config).seconds_per_step
         steps = int(given.get("training.steps", STEPS))
-        found = {"seconds_per_step": seconds, "steps": round(steps * seconds["student"] / seconds["masked"])}
-        write_json(path, found | {"commit": commit(), "device": device()})
-    return int(json.loads(path.read_text())["steps"])
+        known = {"seconds_per_step": seconds, "steps": round(steps * seconds["student"] / seconds["masked"])}
+        write_json(path, known | {"settings": settings, "commit": commit(), "device": device()})
+        print(json.dumps(known), flush=True)
+    return int(known["steps"])
 
 
 def students(out: Path, given: argparse.Namespace) -> None:
     """Train each student and its control, or go on with them."""
     until = time.time() + 60 * given.minutes
     steps = {"masked": masked_steps(out, given.overrides)}
-    finished = out / "distillation_runs.json"
-    known = json.loads(finished.read_text()) if finished.exists() else {}
+    finished = out / "distillation_runs.jsonl"
     for seed in given.seeds:
-        for label in ("student", "masked"):
+        for label in (label for label in ("student", "masked") if label in given.labels):
             folder = out / "runs" / f"{label}-{seed}"
-            if folder.name in known:
+            if any(line["run"] == folder.name for line in read_lines(finished)):
                 continue
             left = (until - time.time()) / 60 - MARGIN
             if left < MARGIN:
                 print("the time is over; the next call goes on")
                 return
             limit = {"stop.minutes": min(left, 1e6)}
-            if folder.exists():
+            if (folder / "checkpoints").exists():
                 run = heddle.train(folder, overrides=limit)
             else:
+                shutil.rmtree(folder, ignore_errors=True)
                 more = given.overrides | ({"training.steps": steps[label]} if label in steps else {})
                 own = settings_of(out, label, seed, more) | limit
                 run = heddle.train("distill", data=out / "text", overrides=own, runs=out / "runs")
             print(f"{folder.name}: {run.step} steps, {'done' if run.stopped is None else run.stopped}", flush=True)
             if run.stopped is None:
-                known[folder.name] = {"steps": run.step, "commit": commit(), "device": device()}
-                write_json(finished, known)
+                line = {"run": folder.name, "steps": run.step, "commit": commit(), "device": device()}
+                with finished.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------
 
 
-def start_of(out: Path, label: str, seed: int) -> list[str]:
-    """Return the model that a run starts from, and the words that make it what the label says."""
-    encoder = out / "runs" / "encoder"
+def start_of(out: Path, label: str, given: argparse.Namespace) -> Start:
+    """Return where the runs of a label begin. The teacher's are those of text_tasks.py, which are not run twice."""
+    encoder = str(out / "runs" / "encoder")
+    init: dict[int, str | None] = dict.fromkeys(given.seeds, encoder)
+    own: Overrides = {}
     if label in ("student", "masked"):
-        return [str(out / "runs" / f"{label}-{seed}")]
-    if label == "teacher":
-        return [str(encoder)]
-    lm = heddle.load(encoder)
-    full = lm.model.config.expand()
-    layers = full.plan.depth() // 2  # type: ignore[attr-defined]
-    if label == "untrained":
-        return [str(encoder), f"init_layers={layers}"]
-    assert isinstance(lm.model, Encoder)
-    heads = next(part.heads for part in lm.model.modules() if type(part).__name__ == "Attention")
-    shape = f"{{kind: preset, name: bert-base-masked, layers: {layers}, width: {full.width}, heads: {heads}}}"
-    return [str(encoder), "init=null", f"tokenizer={encoder}", f"model={shape}"]
-
-
-def finetune_label(out: Path, label: str, given: argparse.Namespace, until: float) -> None:
-    """Fine-tune from one start: the first seed with all rates, then the others with the best."""
-    first, *others = given.seeds
-    call(out, label, first, list(given.tasks), given.rates, given, until)
-    for seed in others:
-        by_rate: dict[float, list[str]] = {}
-        for task, rate in best_rates(out, label, first, given.tasks).items():
-            by_rate.setdefault(rate, []).append(task)
-        for rate, tasks in by_rate.items():
-            call(out, label, seed, tasks, [rate], given, until)
-
-
-def call(
-    out: Path,
-    label: str,
-    seed: int,
-    tasks: list[str],
-    rates: list[float] | None,
-    given: argparse.Namespace,
-    until: float,
-) -> None:
-    """Let text_tasks.py do one part of it, as far as the time allows."""
-    left = (until - time.time()) / 60 - MARGIN
-    if left < MARGIN:
-        return
-    init, *more = start_of(out, label, seed)
-    words = [
-        "finetune",
-        str(out),
-        *more,
-        *given.words,
-        "--init",
-        init,
-        "--label",
-        label,
-        "--seeds",
-        str(seed),
-        "--minutes",
-        f"{min(left, 1e6):.3f}",
-    ]
-    words += ["--processes", str(given.processes), "--tasks", *tasks]
-    words += [] if rates is None else ["--rates", *map(str, rates)]
-    log = out / "runs" / f"finetune-{label}.log"
-    with log.open("a") as file:
-        command = [sys.executable, str(HERE / "text_tasks.py"), *words]
-        done = subprocess.run(command, stdout=file, stderr=file, check=False)
-    if done.returncode:
-        print(f"{label}, seed {seed}: exit code {done.returncode}; see {log}", flush=True)
+        init = {seed: str(out / "runs" / f"{label}-{seed}") for seed in given.seeds}
+    elif label != "teacher":
+        config = heddle.load(encoder, device="cpu").model.config
+        layers = config.expand().plan.depth() // 2  # type: ignore[attr-defined]
+        own = {"init_layers": layers}
+        if label == "random":
+            init = dict.fromkeys(given.seeds, None)
+            own = {"tokenizer": encoder, "model": encode(with_layers(config, layers))}
+    rates = tuple(given.rates) if given.rates else None
+    return Start(ALIASES.get(label, label), tuple(given.tasks), init, rates, own | given.overrides)
 
 
 def finetune(out: Path, given: argparse.Namespace) -> None:
-    """Fine-tune from all starts side by side."""
-    until = time.time() + 60 * given.minutes
-    with ThreadPoolExecutor(len(given.labels)) as pool:
-        list(pool.map(lambda label: finetune_label(out, label, given, until), given.labels))
+    """Fine-tune from all starts side by side; students that are not there yet are left to another call."""
+    done = {line["run"] for line in read_lines(out / "distillation_runs.jsonl")}
+    starts = [start_of(out, label, given) for label in given.labels]
+    missing = {start.label for start in starts for name in start.init.values()
+               if start.label in ("student", "masked") and Path(str(name)).name not in done}  # fmt: skip
+    for label in sorted(missing):
+        print(f"{label}: not trained yet with every seed; left out", flush=True)
+    run_starts(
+        out,
+        [start for start in starts if start.label not in missing],
+        given.processes,
+        min(given.minutes, 1e6),
+        keep=not given.tidy,
+    )
     report(out, given.seeds)
 
 
@@ -246,21 +220,24 @@ def speed(out: Path, on: str, rounds: int) -> None:
 def main() -> None:
     """Read the command and do it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("students", "finetune", "speed", "report"))
+    parser.add_argument("verb", choices=("steps", "students", "finetune", "speed", "report"))
     parser.add_argument("words", nargs="+", metavar="OUT", help="the folder, then KEY=VALUE")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--labels", nargs="+", choices=LABELS, default=list(LABELS))
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--rates", nargs="+", type=float, help="default: the grid of text_tasks.py")
     parser.add_argument("--minutes", type=float, default=1e9, help="after which all stops, to be resumed")
-    parser.add_argument("--processes", type=positive, default=2, help="runs side by side for each of the five starts")
+    parser.add_argument("--processes", type=positive, default=2, help="fine-tuning runs side by side")
+    parser.add_argument("--tidy", action="store_true", help="remove fine-tuned checkpoints that nothing opens again")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=positive, default=20, help="passes of each turn of `speed`")
     given = parser.parse_intermixed_args()
     out, *given.words = given.words
     given.overrides = dict(parse_overrides(given.words, {}))
     folder = Path(out).absolute()
-    if given.verb == "students":
+    if given.verb == "steps":
+        masked_steps(folder, given.overrides)
+    elif given.verb == "students":
         students(folder, given)
     elif given.verb == "finetune":
         finetune(folder, given)

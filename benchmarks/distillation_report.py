@@ -8,29 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from results import read_lines
 from scipy.stats import t as student_t
 
 from heddle.core.system import write_json
 
 TASKS = ("sst2", "sst5", "trec", "ag", "sick", "ner")
+ALIASES = {"teacher": "scratch"}  # what text_tasks.py calls a row by itself
 LABELS = ("teacher", "student", "masked", "untrained", "random")
 Line = dict[str, Any]
 
 
 def lines_of(out: Path) -> list[Line]:
-    """Return the results of text_tasks.py, of equal runs the newest."""
-    path = out / "results.jsonl"
+    """Return the results of text_tasks.py, of equal runs the newest; its row `scratch` is the teacher's."""
     found: dict[tuple[Any, ...], Line] = {}
-    for text in path.read_text().splitlines() if path.exists() else ():
-        line = json.loads(text)
-        found[line["label"], line["task"], line["rate"], line["seed"]] = line
+    names = {alias: label for label, alias in ALIASES.items()}
+    for line in read_lines(out / "results.jsonl"):
+        own = line | {"label": names.get(line["label"], line["label"])}
+        found[own["label"], own["task"], own["rate"], own["seed"]] = own
     return list(found.values())
-
-
-def best_rates(out: Path, label: str, seed: int, tasks: Sequence[str]) -> dict[str, float]:
-    """Return the rate of each task that a seed chose on validation rows, and with which the test rows were opened."""
-    found = [line for line in lines_of(out) if (line["label"], line["seed"]) == (label, seed) and "test" in line]
-    return {line["task"]: line["rate"] for line in found if line["task"] in tasks}
 
 
 def chance(out: Path, task: str) -> float:
@@ -70,7 +66,7 @@ def summarize(out: Path, seeds: Sequence[int]) -> Line:
             macro["corrected"][label] = [statistics.mean((s - floor) / (1 - floor) for s, floor in row) for row in rows]
     found: Line = {"tasks": tasks, "seeds": list(seeds), "chance": floors, "macro": macro, "kept": {}, "difference": {}}
     for kind, by_label in macro.items():
-        for label in (label for label in LABELS[1:] if label in by_label):
+        for label in (label for label in LABELS[1:] if label in by_label and all(by_label["teacher"])):
             shares = [own / given for own, given in zip(by_label[label], by_label["teacher"], strict=True)]
             found["kept"][f"{kind}, {label}"] = {"mean": statistics.mean(shares), "each": shares}
         for label in (label for label in LABELS[2:] if label in by_label):

@@ -9,8 +9,8 @@ are split by dialogue, and those that share a first turn stay together; 800 are 
 checkpoint by. The index holds the pairs of training contexts alone. All arms have one model, one budget and one
 decoding; only the prototypes differ. `train` may be called again and again: it goes on where it stopped, within
 --minutes, and writes one JSON line a finished run to OUT/results.jsonl; its test replies are in OUT/replies. BLEU is
-sacrebleu's with five references, on text in lower case. Differences are paired by context: the same resampled contexts
-for both arms, over all seeds.
+sacrebleu's with five references, on text in lower case; recall@1 is that of the first human reply among ten.
+Differences are paired by context: the same resampled contexts for both arms, over all seeds.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import hashlib
 import json
 import lzma
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ import heddle
 from heddle.core import DataError
 from heddle.core.system import parse_overrides
 from heddle.decoding import generation_config
+from heddle.lm import LM
+from heddle.tasks.evaluation import GradedModel, run_task, task_named
 from heddle.tasks.generation import bleu_metric, translator
 from heddle.tasks.retrieval import (
     BM25Retriever,
@@ -214,6 +217,20 @@ def replies(out: Path, arm: str, seed: int) -> list[str]:
     return [one.text for one in task.translate(sources)]
 
 
+def rank_replies(out: Path, arm: str, lm: LM) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return recall of the first human reply to each test context among ten, with intervals."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "pairs.jsonl"
+        rows = [
+            {"text": row["text"], "target": row["references"][0]}
+            | ({} if arm == "none" else {"prototype": row["prototype"]})
+            for row in test_rows(out, arm)
+        ]
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        found = run_task(task_named("dialogue"), GradedModel(lm.model, lm.tokenizer, lm.origin.settings), str(path))
+    return dict(found.metrics), {name: list(ends) for name, ends in found.intervals.items()}
+
+
 def train_all(out: Path, given: argparse.Namespace) -> None:
     """Train the arms in turn within the time, so that the seeds of all advance together; write what is finished."""
     end, path = time.monotonic() + 60 * given.minutes, out / "results.jsonl"
@@ -233,6 +250,8 @@ def train_all(out: Path, given: argparse.Namespace) -> None:
             bleu = score(counts(written, [row["references"] for row in test_rows(out, arm)]))
             losses = [row["validation_loss"] for row in _metrics(run.folder) if "validation_loss" in row]
             record = {"arm": arm, "seed": seed, "bleu": round(bleu, 4), "validation_loss": min(losses)}
+            recall, ends = rank_replies(out, arm, heddle.load(run.folder, best=True))
+            record |= {"recall@1": recall["recall@1"], "recall_interval": ends["recall@1"]}
             record |= {"steps": run.step, "commit": commit(), "device": device()}
             with path.open("a") as file:
                 file.write(json.dumps(record) + "\n")

@@ -111,10 +111,10 @@ def tables(data: Path, out: Path, small: int | None) -> None:
     for part in ("train", "dev"):
         (an4 / f"{part}.txt").write_text("\n".join(texts[part]) + "\n")
     digits = out / "digits"
-    with tarfile.open(data / "speech-fsdd" / "utterances.tar.xz") as archive:
+    with tarfile.open(data / "speech-fsdd" / "recordings.tar.xz") as archive:
         archive.extractall(digits, filter="data")
-    names = sorted(path.name for path in (digits / "utterances").glob("*.wav"))[:: small or 1]
-    rows = [(f"utterances/{name}", *name.removesuffix(".wav").split("_")) for name in names]
+    names = sorted(path.name for path in (digits / "recordings").glob("*.wav"))[:: small or 1]
+    rows = [[f"recordings/{name}", *name.removesuffix(".wav").split("_")] for name in names]
     for speaker in SPEAKERS:
         others = [row for row in rows if row[2] != speaker]
         sides = {"test": [row for row in rows if row[2] == speaker]}
@@ -263,7 +263,8 @@ def options_for(row: str, fused: bool) -> list[TranscribeOptions]:
     found: list[TranscribeOptions] = []
     for share, weight, bonus in product(ctc, weights, (0.0, 0.5)):
         options: dict[str, Any] = {"ctc_weight": share, "lm_weight": weight, "length_bonus": bonus, "beams": 8}
-        found.append({name: value for name, value in options.items() if value is not None})  # type: ignore[misc]
+        kept = {name: value for name, value in options.items() if value is not None}
+        found.append(TranscribeOptions(**kept))  # type: ignore[typeddict-item]
     return found
 
 
@@ -412,7 +413,8 @@ def main() -> None:
     """Run one verb."""
     given = arguments()
     if given.verb == "tables":
-        tables(*given.folders, given.small)
+        data, out = given.folders
+        tables(data, out, given.small)
     elif given.verb == "report":
         report(given.folders[0])
     else:

@@ -30,10 +30,10 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in opened(path)]
 
 
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
+def write_rows(path: Path, rows: Iterable[Row], preset: int = 4) -> None:
     """Write JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with lzma.open(path, "wt", encoding="utf-8", preset=4) as file:
+    with lzma.open(path, "wt", encoding="utf-8", preset=preset) as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
@@ -226,4 +226,4 @@ def write_task_texts(out: Path) -> None:
     for name in PLAIN:
         train, text = out / name / "train.jsonl.xz", out / "text" / f"task-{name}.jsonl.xz"
         if train.exists() and not text.exists():
-            write_rows(text, texts_of(name, read_rows(train)))
+            write_rows(text, texts_of(name, read_rows(train)), preset=0)  # while a GPU waits

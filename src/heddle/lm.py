@@ -26,6 +26,7 @@ from heddle.nn.base import Context
 from heddle.nn.quantization import Bits, quantize_model
 from heddle.tasks.generation import StopStrings, TextChunk, TextConstraints, TextGenerator, text_generator
 from heddle.tasks.labelling import Embedder
+from heddle.tasks.memory import MemoryOptions, memory_config, with_memory
 from heddle.tasks.scoring import (
     ScoringInput,
     ScoringOptions,
@@ -176,18 +177,28 @@ class LM(TextTasks):
             raise UsageError(f"draft: want a model, or a draft such as heddle.LookupDraft(), got {brief(draft)}")
         return text_generator(self.model, self.tokenizer, draft)
 
+    def with_memory(self, folder: str | Path, **options: Unpack[MemoryOptions]) -> "LM":
+        """Return this model with a kNN memory (kNN-LM): its distribution mixed with that of its nearest neighbours.
+
+        The options are weight, k, temperature, search (exact or index) and probes. This model itself stays as it is.
+        """
+        config = memory_config(options)
+        return LM(
+            with_memory(self.model, self.tokenizer, _folder("with_memory", folder), config),
+            self._tokenizer,
+            self.origin,
+        )
+
     def save(self, folder: str | Path) -> Path:
         """Save the model and its tokenizer as a run, in a new folder; `heddle.load` and every command take it.
 
         It works for any model, one of another library or one that was trained in a loop of your own:
         `heddle.LM(model, tokenizer).save("runs/mine")`.
         """
-        path = as_path(folder)
-        if path is None:
-            raise UsageError("save: want a folder, got None")
+        path = _folder("save", folder)
         with system_faults(path):
-            save_run(self.model, self._tokenizer, self.origin.template, Path(path), self.origin.description)
-        return Path(path)
+            save_run(self.model, self._tokenizer, self.origin.template, path, self.origin.description)
+        return path
 
     @overload
     def score(  # type: ignore[overload-overlap]  # to a type checker, a text is a sequence of texts
@@ -372,6 +383,13 @@ def _weight_format(weights: str, dtype: str | None) -> _WeightFormat:
         return _WeightFormat(weights)
     known = ("auto", "float32", "bfloat16", *get_args(Bits))
     raise ConfigError.unknown("weights", weights, known)
+
+
+def _folder(caller: str, given: object) -> Path:
+    path = as_path(given)
+    if path is None:
+        raise UsageError(f"{caller}: want a folder, got None")
+    return Path(path)
 
 
 def _each(name: str, given: object, count: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tasks of an LM: classify, tag, answer and fill in masks by an encoder; few-shot by a decoder; write summaries."""
+"""Tasks of an LM: classify, tag, answer and fill by an encoder; few-shot by a decoder; summarize and translate."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
 from heddle.arguments import as_texts, one_or_more
-from heddle.core import DataError, UsageError
+from heddle.core import ConfigError, DataError, UsageError
 from heddle.decoding import GenerationOptions
 from heddle.explain import ExplainFields, Explanation, explain, explain_options
 from heddle.models.networks import Model
 from heddle.tasks.few_shot import AnswerGenerator, FewShotClassifier, FewShotOptions, GeneratedAnswer, few_shot
-from heddle.tasks.generation import Captioner, summarizer
+from heddle.tasks.generation import Captioner, own_translator, summarizer
 from heddle.tasks.inputs import MediaInputs
 from heddle.tasks.labelling import (
     Answer,
@@ -24,6 +24,7 @@ from heddle.tasks.labelling import (
     TaggedText,
     Tagger,
 )
+from heddle.tasks.memory import BuildMemoryConfig, BuildMemoryOptions, build_memory
 from heddle.tasks.recognition import FusedModel, TranscribeOptions, transcriber
 from heddle.text.tokenizers import Tokenizer
 
@@ -204,7 +205,7 @@ class TextTasks(ABC):
         return found[0] if alone else found
 
     @overload
-    def transcribe(
+    def transcribe(  # type: ignore[overload-overlap]  # to a type checker, a path is a sequence of paths
         self, sounds: str | Path, *, lm: "TextTasks | None" = None, **options: Unpack[TranscribeOptions]
     ) -> str: ...
     @overload
@@ -233,6 +234,25 @@ class TextTasks(ABC):
         return found[0].text if isinstance(sounds, str | Path) and Path(sounds).is_file() else [f.text for f in found]
 
     @overload
+    def translate(self, texts: str, *, task: str | None = None, **options: Unpack[GenerationOptions]) -> str: ...
+    @overload
+    def translate(
+        self, texts: list[str], *, task: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> list[str]: ...
+    def translate(
+        self, texts: str | Sequence[str], *, task: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> str | list[str]:
+        """Return the translation of a text, or of each of a list, by an encoder-decoder that was trained on pairs.
+
+        An imported model has settings for it (T5's prefix, Marian's beams), before which options come that are given;
+        `task` chooses where it has several, such as en_to_de. A blank text stays blank; one that is longer than the
+        model's context is refused.
+        """
+        given, alone = one_or_more("translate", texts)
+        found = list(own_translator(self.model, self.tokenizer, self.origin.settings, options, task).run(given))
+        return found[0] if alone else found
+
+    @overload
     def fill(self, texts: str, *, top: int = 5) -> Filled: ...
     @overload
     def fill(self, texts: list[str], *, top: int = 5) -> list[Filled]: ...
@@ -242,3 +262,15 @@ class TextTasks(ABC):
         gaps = MaskFiller.of(self.model, self.tokenizer, top).run(given)
         found: list[Filled] = [one[0] if len(one) == 1 else one for one in gaps]
         return found[0] if alone else found
+
+    def build_memory(self, texts: Sequence[str], folder: str | Path, **options: Unpack[BuildMemoryOptions]) -> Path:
+        """Write the hidden states of texts with the token after each (kNN-LM), for `with_memory`; return the folder.
+
+        The options are precision (float16 or float32), window, stride and most, the largest number of tokens. A build
+        that was interrupted is continued by the same call.
+        """
+        for name in options:
+            if name not in BuildMemoryOptions.__annotations__:
+                raise ConfigError.unknown(name, name, tuple(BuildMemoryOptions.__annotations__))
+        given = as_texts("build_memory", texts)
+        return build_memory(self.model, self.tokenizer, given, folder, BuildMemoryConfig(**options)).folder

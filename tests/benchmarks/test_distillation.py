@@ -9,9 +9,8 @@ from scripts import script
 
 pytest.importorskip("scipy", reason="the report's intervals need scipy")
 made = script("distillation_report")
-LABELS, best_rates, interval, report, summarize = (
+LABELS, interval, report, summarize = (
     made.LABELS,
-    made.best_rates,
     made.interval,
     made.report,
     made.summarize,
@@ -57,10 +56,6 @@ def test_differences_are_paired_by_seed(out: Path) -> None:
     assert one["interval"] == pytest.approx(interval([0.05, 0.04])) and one["interval"][0] < 0 < one["interval"][1]
     low, high = interval([1.0, 2.0, 3.0])
     assert (low, high) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5), rel=1e-5)
-
-
-def test_the_rate_is_the_one_whose_test_was_opened(out: Path) -> None:
-    assert best_rates(out, "student", 0, ["trec"]) == {"trec": 1e-4}
 
 
 def test_a_part_of_the_runs_makes_a_part_of_the_report(out: Path, capsys: pytest.CaptureFixture[str]) -> None:

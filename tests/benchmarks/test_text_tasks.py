@@ -1,6 +1,5 @@
 """Text tasks: rows as they are split and tagged, which runs come next, and what is opened once."""
 
-import argparse
 import gzip
 import json
 import sys
@@ -51,24 +50,60 @@ def test_half_of_the_second_sentences_follow_the_first() -> None:
 
 
 def test_the_best_rate_is_tested_with_every_seed_after_all_rates_are_known(tmp_path: Path) -> None:
-    from text_tasks import Results, next_jobs
+    from text_task_runs import Results, Start, next_jobs, tidy
 
-    given = argparse.Namespace(tasks=["trec"], rates=[1e-4, 1e-5], seeds=[0, 1], init="m", label="x", overrides={})
+    starts = [Start("x", ("trec",), {0: "m", 1: "n"}, (1e-4, 1e-5))]
     results = Results(tmp_path / "results.jsonl")
+    folders = [tmp_path / "runs" / f"x-trec-{rate}-0" / "checkpoints" for rate in ("0.0001", "1e-05")]
+    for folder in folders:
+        folder.mkdir(parents=True)
 
     def done(rate: float, seed: int, **more: Any) -> None:
         results.add({"label": "x", "task": "trec", "rate": rate, "seed": seed, "valid": 0.5, **more})
+        tidy(results, starts, tmp_path)
 
-    assert [(job.rate, job.seed, job.tested) for job in next_jobs(results, given, tmp_path)] == [
+    assert [(job.rate, job.seed, job.tested) for job in next_jobs(results, starts, tmp_path)] == [
         (1e-4, 0, False),
         (1e-5, 0, False),
     ]
     done(1e-4, 0)
-    assert [job.rate for job in next_jobs(results, given, tmp_path)] == [1e-5], "no test before all rates are known"
+    assert [job.rate for job in next_jobs(results, starts, tmp_path)] == [1e-5], "no test before all rates are known"
+    assert all(folder.exists() for folder in folders), "either may still be the best"
     done(1e-5, 0, valid=0.9)
-    tests = [(job.rate, job.seed, job.tested) for job in next_jobs(results, given, tmp_path)]
-    assert tests == [(1e-5, 0, True), (1e-5, 1, True)]
+    tests = [(job.rate, job.seed, job.tested, job.init) for job in next_jobs(results, starts, tmp_path)]
+    assert tests == [(1e-5, 0, True, "m"), (1e-5, 1, True, "n")], "each seed from its own start"
+    assert [folder.exists() for folder in folders] == [False, True], "the rate that lost is opened no more"
     done(1e-5, 0, valid=0.9, test={"accuracy": 0.8})
+    assert not folders[1].exists()
     again = Results(tmp_path / "results.jsonl")  # a later call
-    assert [(job.seed, job.tested) for job in next_jobs(again, given, tmp_path)] == [(1, True)]
+    assert [(job.seed, job.tested) for job in next_jobs(again, starts, tmp_path)] == [(1, True)]
     assert json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])["commit"]
+
+
+def test_a_rate_that_failed_does_not_keep_the_others_from_their_tests(tmp_path: Path) -> None:
+    from text_task_runs import Results, Start, next_jobs
+
+    starts = [Start("x", ("trec",), {0: "m"}, (1e-4, 1e-5))]
+    results = Results(tmp_path / "results.jsonl")
+    results.add({"label": "x", "task": "trec", "rate": 1e-5, "seed": 0, "valid": 0.5})
+    results.failed.add(("x", "trec", 1e-4, 0))
+    assert [(job.rate, job.tested) for job in next_jobs(results, starts, tmp_path)] == [(1e-5, True)]
+
+
+def test_warm_up_is_shorter_than_the_run(tmp_path: Path) -> None:
+    from text_task_data import write_rows
+    from text_task_runs import Start, settings_of
+
+    write_rows(tmp_path / "trec" / "train.jsonl.xz", ({"text": "a", "label": "b"} for _ in range(64)))
+    for given in ({}, {"training.steps": 1}, {"training.batch": 8}):
+        own = settings_of(Start("x", ("trec",), {0: "m"}, overrides=given).job(tmp_path, "trec", 1e-4, 0))
+        assert own["training.schedule.warmup"] < own["training.steps"]
+        assert own["rows.batch"] == own["training.batch"]
+
+
+def test_the_rows_of_text_tasks_are_those_of_the_teacher(tmp_path: Path) -> None:
+    from distillation_report import lines_of
+
+    line = {"label": "scratch", "task": "trec", "rate": 1e-4, "seed": 0, "test": {"accuracy": 0.5}}
+    (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
+    assert [one["label"] for one in lines_of(tmp_path)] == ["teacher"]

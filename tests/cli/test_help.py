@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from heddle.cli.catalog import FILE, Catalog, build_catalog, catalog, to_text
-from heddle.cli.keys import explain, find_places, search
+from heddle.cli.keys import explain, find_matches, search
 from heddle.cli.main import main
 from heddle.cli.reference import reference
+from heddle.comparison.scaling import ScaleConfig
+from heddle.comparison.suites import SuiteConfig
 from heddle.core import Config, kinds
 from heddle.core.describe import field_types, reachable, sentences
 from heddle.training import RunConfig
@@ -40,7 +42,8 @@ ASKED = {
 
 
 def test_every_key_has_a_sentence() -> None:
-    own = [cls for cls in reachable(RunConfig) if cls.__module__.startswith("heddle.")]
+    every = (*reachable(RunConfig), *reachable(SuiteConfig), *reachable(ScaleConfig))
+    own = [cls for cls in every if cls.__module__.startswith("heddle.")]
     lacking = [f"{cls.__name__}.{name}" for cls in own for name in field_types(cls) if name not in sentences(cls)]
     assert not lacking, "write `field: sentence` into the docstring of the class"
     wrong = [f"{cls.__name__}: {text}" for cls in own for text in sentences(cls).values() if not text.endswith(".")]
@@ -59,7 +62,7 @@ def test_help_reaches_every_key() -> None:
     for table in known.tables.values():
         for key in table.keys.values():
             path = [*known.paths[table.name], *([] if table.kind is None else [table.kind]), key.name]
-            found = find_places(known, ".".join(path))
+            found = find_matches(known, ".".join(path))
             assert key in [place.key for place in found], path
 
 
@@ -72,6 +75,19 @@ def test_help_shows_type_default_sentence_and_kinds() -> None:
     shown = "\n".join(explain("training.optimizer"))
     assert "muon" in shown and "orthogonalized momentum" in shown
     assert "momentum  (number) = 0.95" in "\n".join(explain("training.optimizer.muon"))
+
+
+def test_keys_of_compare_and_scale_are_found_with_the_command_and_without() -> None:
+    for words, line in (
+        ("budgets", "heddle scale budgets  (list of number) = [1e+11, 3e+11, 1e+12, 3e+12]"),
+        ("scale.budgets", "heddle scale budgets  (list of number) = [1e+11, 3e+11, 1e+12, 3e+12]"),
+        ("larger.tokens", "heddle scale larger.tokens  (number or null) = null"),
+        ("budget.flops", "heddle compare budget.flops  (number or null) = null"),
+        ("arms", "heddle compare arms  (list of tokens, rate, time) = [tokens]"),
+    ):
+        assert line in explain(words), words
+    assert {"heddle compare seeds  (integer) = 3", "heddle scale seeds  (integer) = 2"} <= set(explain("seeds"))
+    assert "  rule  (power, width, fixed) = power" in explain("scale")
 
 
 def test_an_overview_names_every_topic(capsys: pytest.CaptureFixture[str]) -> None:

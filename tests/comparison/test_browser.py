@@ -1,31 +1,28 @@
-"""The report in a real browser: it opens offline, fits a desktop and a phone, light and dark, with its numbers.
+"""The reports of `heddle compare` and `heddle scale` in a real browser: they open offline, fit a desktop and a phone.
 
-`make browser` sets Chromium and playwright up, runs this, and keeps screenshots and the report it looked at.
+`make browser` sets Chromium, playwright and axe up, runs this, and keeps screenshots and the reports it looked at.
 """
 
 import csv
 import os
 import shutil
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsers import DESKTOP, KEPT, PHONE, chromium, in_browser, violations, with_axe
 from comparison.conftest import write_text_to_learn
 from comparison.simulated import fill, only, tiny
 from comparison.test_report import ROWS, law
+from comparison.test_scale import LARGER, books, law_of, runs_of, simulated, with_larger
 
-from heddle.comparison import load_comparison
-from heddle.comparison.report import write_report
+from heddle.comparison import load_comparison, scaling
+from heddle.comparison.report import write_report, write_scaling_report
+from heddle.comparison.scaling import Scaled
+from heddle.comparison.scaling.prediction import Larger, larger_cell, write_grade, write_prediction
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or find_spec("playwright") is None,
-    reason="no Chromium or no playwright here; make browser installs both and runs this test",
-)
-KEPT = "HEDDLE_SCREENSHOTS"  # a folder for the screenshots and the report
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+pytestmark = in_browser
 
 
 @pytest.fixture(scope="module")
@@ -42,21 +39,37 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Return a browser without a network."""
-    from playwright.sync_api import sync_playwright
+def scaling_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the report of a study of scaling whose losses are drawn from a law, with a prediction that was graded."""
+    folder, grid, law = tmp_path_factory.mktemp("scale"), books(rule="fixed", **LARGER), law_of()
+    results = simulated(grid)
+    larger = [Larger(law, tuple(grid.runs(larger_cell(grid, law), scaling.LARGER, range(2), 1.0)))]
+    unit = scaling.Unit.of(list(results.values()))
+    prediction = write_prediction(folder, larger, results, unit, "heddle scale first")
+    everything = with_larger(larger, results, 1.003)
+    grade = write_grade(folder, prediction, everything, unit)
+    runs = (*runs_of(grid), *larger[0].runs)
+    found = Scaled(grid, folder, list(everything.values()), runs, 0, unit, (law,), prediction, grade)
+    path = write_scaling_report(found, "heddle scale first")
+    if KEPT in os.environ:
+        shutil.copy(path, Path(os.environ[KEPT]) / "scaling.html")
+    return path
 
-    with sync_playwright() as drivers:
-        started = drivers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return a browser."""
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("name", ["report", "scaling_report"])
 def test_the_report_fits_the_screen_and_asks_for_nothing(
-    browser: Any, report: Path, size: dict[str, int], scheme: str
+    browser: Any, name: str, size: dict[str, int], scheme: str, request: pytest.FixtureRequest
 ) -> None:
+    report: Path = request.getfixturevalue(name)
     context = browser.new_context(viewport=size, color_scheme=scheme, offline=True)
     page, asked, said = context.new_page(), [], []
     page.on("request", lambda request: asked.append(request.url))
@@ -66,14 +79,29 @@ def test_the_report_fits_the_screen_and_asks_for_nothing(
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
     light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert light == (scheme == "light")
-    assert page.locator("svg").count() == len(list((report.parent / "figures").glob("*.svg")))
+    figures = list((report.parent / "figures").glob("*.svg")) or list(report.parent.glob("*.svg"))
+    assert page.locator("svg").count() == len(figures) > 0
     unlike = page.evaluate(CONTRAST)
     assert not unlike, f"hard to read: {unlike}"
     assert page.evaluate(CUT_OFF) == []
     if KEPT in os.environ:
-        name = f"{'phone' if size is PHONE else 'desktop'}-{scheme}.png"
-        page.screenshot(path=str(Path(os.environ[KEPT]) / name), full_page=True)
+        kept = f"{name.replace('_', '-')}-{'phone' if size is PHONE else 'desktop'}-{scheme}.png"
+        page.screenshot(path=str(Path(os.environ[KEPT]) / kept), full_page=True)
     context.close()
+
+
+@with_axe
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["report", "scaling_report"])
+def test_axe_finds_no_violation_of_wcag_aa(
+    browser: Any, name: str, scheme: str, request: pytest.FixtureRequest
+) -> None:
+    page = browser.new_page(color_scheme=scheme)
+    page.goto(request.getfixturevalue(name).as_uri())
+    for size in (DESKTOP, PHONE):
+        page.set_viewport_size(size)
+        assert violations(page) == []
+    page.close()
 
 
 # Texts whose colour is less than 4.5 times as light or dark as the page.

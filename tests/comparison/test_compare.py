@@ -27,6 +27,7 @@ SCIENCE = [
     "active_params", "flops_token", "steps", "tokens", "rate", "optimizer", "gpu_s", "tokens_s", "peak_gib",
     "loss_valid", "loss_test", "status", "guard_skips", "commit", "device", "torch",
 ]  # fmt: skip
+RATIOS = (("_test", "test"), ("", "valid"))  # bits per byte, and nats, of the same rows
 RESULTS = Path("comparisons", "first", "results.csv")
 NAMES = ("base", "norm:layer_norm")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -51,6 +52,8 @@ def test_a_suite_says_what_it_will_do_and_writes_every_run(small: tuple[Path, st
     assert [(row["variant"], row["seed"]) for row in rows] == [(name, seed) for name in variants for seed in "01"]
     for row in rows:
         assert 0 < float(row["loss_test"]) < 6 and row["loss_test"] != row["loss_valid"]
+        of_test, of_valid = (float(row[f"bits_per_byte{x}"]) / float(row[f"loss_{y}"]) for x, y in RATIOS)
+        assert of_test != of_valid and of_test == pytest.approx(of_valid, rel=0.2)  # each by the bytes of its own rows
         assert (row["diff"] != "") == row["variant"].startswith("norm")
     assert (folder / RESULTS).with_name("report.html").exists()
 

@@ -1,31 +1,32 @@
-"""Execution: turns, runs that would end too late, logs that a kill has cut off."""
+"""Execution: slots, runs that would end too late, logs that a kill has cut off."""
 
 import json
 import subprocess
 import sys
 import time
 import typing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from heddle.comparison.execution import Job, Limit, keep_log, local
+from heddle.comparison.execution import Job, Limit, StepSpeed, keep_log, local, pilot_worker
 from heddle.comparison.execution.ledger import Result
 from heddle.comparison.execution.local import LocalExecutor
-from heddle.comparison.execution.turns import TOO_LATE, TooLate, Turn, Turns
+from heddle.comparison.execution.training_slots import TOO_LATE, TooLate, TrainingSlot, TrainingSlots
 from heddle.comparison.execution.worker import PROBED, WARM, Measure
 from heddle.comparison.suites import SUITES, choose_suite
 from heddle.training.loop import Report, Trainer
 
 
 def test_only_so_many_hold_a_turn_and_it_passes_on_when_one_ends(tmp_path: Path) -> None:
-    turns = Turns(str(tmp_path), at_once=2)
-    first, second, third = Turn(turns), Turn(turns), Turn(turns)
-    for turn in (first, second):
-        turn.take(lambda: False)
-        assert turn.is_held and turn.waited < 1
+    slots = TrainingSlots(str(tmp_path), at_once=2)
+    first, second, third = TrainingSlot(slots), TrainingSlot(slots), TrainingSlot(slots)
+    for slot in (first, second):
+        slot.take(lambda: False)
+        assert slot.is_held and slot.waited < 1
     until = time.monotonic() + 0.2
     third.take(lambda: time.monotonic() > until)  # told to stop while it waits
     assert not third.is_held and third.waited >= 0.2
@@ -36,26 +37,27 @@ def test_only_so_many_hold_a_turn_and_it_passes_on_when_one_ends(tmp_path: Path)
 
 def test_the_turn_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from heddle.comparison.execution.turns import Turn, Turns\n"
-        "turn = Turn(Turns(sys.argv[1], 1)); turn.take(lambda: False); print('held', flush=True); time.sleep(60)"
+        "import sys, time; from heddle.comparison.execution.training_slots import TrainingSlot, TrainingSlots\n"
+        "slot = TrainingSlot(TrainingSlots(sys.argv[1], 1)); slot.take(lambda: False)\n"
+        "print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "held\n"
-    turn, until = Turn(Turns(str(tmp_path), 1)), time.monotonic() + 0.1
-    turn.take(lambda: time.monotonic() > until)
-    assert not turn.is_held
+    slot, until = TrainingSlot(TrainingSlots(str(tmp_path), 1)), time.monotonic() + 0.1
+    slot.take(lambda: time.monotonic() > until)
+    assert not slot.is_held
     process.kill()
     process.communicate()
-    turn.take(lambda: time.monotonic() > until + 5)
-    assert turn.is_held
+    slot.take(lambda: time.monotonic() > until + 5)
+    assert slot.is_held
 
 
 def test_a_run_that_would_end_too_late_leaves_and_one_that_ends_in_time_stays() -> None:
-    turn = Turn(Turns(until=time.time() + 100))
-    turn.check(80)
+    slot = TrainingSlot(TrainingSlots(until=time.time() + 100))
+    slot.check(80)
     with pytest.raises(TooLate):
-        turn.check(95)  # validations come on top
-    Turn(Turns()).check(1e9)  # no limit: what takes longer is saved
+        slot.check(95)  # validations come on top
+    TrainingSlot(TrainingSlots()).check(1e9)  # no limit: what takes longer is saved
 
 
 def test_on_a_gpu_a_step_is_timed_between_two_moments_at_which_nothing_is_left_to_do(
@@ -71,7 +73,7 @@ def test_on_a_gpu_a_step_is_timed_between_two_moments_at_which_nothing_is_left_t
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", wait)
     trainer = typing.cast(Trainer, SimpleNamespace(steps=1000, step=0, signals=SimpleNamespace(caught=None)))
-    measure = Measure(Turns(until=time.time() + 5))
+    measure = Measure(TrainingSlots(until=time.time() + 5))
     measure.before_fit(trainer)
     with pytest.raises(TooLate):  # 1,000 steps of 10 ms
         for _ in range(40):
@@ -104,6 +106,34 @@ def test_runs_that_left_are_no_failures_and_are_not_started_again(
     assert results == [] and len(started) == 2
     assert limit.late == {"k0", "k1", "k2", "k3"}
     assert not limit.allows(groups[0][0]) and limit.until is not None and limit.until > time.time()
+
+
+COMPILER = """
+import json, pathlib, sys, time
+folder = pathlib.Path(sys.stdin.readline().strip()).parent
+time.sleep(json.loads((folder / "job.json").read_text())["cost"])
+(folder / "ready").touch()
+sys.stdin.readline()
+speed = {"seconds": 0.01, "first_seconds": 1.0, "peak_gib": 0.0, "reason": ""}
+(folder / "speed.json").write_text(json.dumps(speed))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "shortest"), [(None, 1.0), (8, 60.0)], ids=["far slower", "share is over"])
+def test_a_pilot_does_not_wait_for_the_slowest_compilation(
+    seconds: float | None, shortest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiler(log: Path, processes: int, module: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-c", COMPILER], stdin=subprocess.PIPE)
+
+    monkeypatch.setattr(pilot_worker, "start_process", compiler)
+    monkeypatch.setattr(pilot_worker, "SHORTEST", shortest)
+    jobs = {f"{n}": replace(job(tmp_path, n), cost=cost) for n, cost in enumerate((0.0, 120.0, 0.1, 0.0))}
+    began, found = time.monotonic(), dict[str, StepSpeed]()
+    pilot_worker.measure_in_waves(jobs, 3, Limit(seconds), lambda name, speed: found.update({name: speed}))
+    assert time.monotonic() - began < 20
+    assert [found[name].seconds for name in ("0", "2", "3")] == [0.01] * 3, "the next wave is measured too"
+    assert found["1"].reason.startswith("stopped: it compiled for longer than its share")
 
 
 def test_a_log_that_a_kill_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:

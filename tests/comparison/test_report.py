@@ -1,5 +1,6 @@
 """Reports: what was found is said and drawn, in one file that needs no other, and each figure is a file too."""
 
+import json
 import math
 import random
 import re
@@ -10,10 +11,12 @@ import pytest
 from comparison.conftest import write_text_to_learn
 from comparison.simulated import fill, only, tiny
 
-from heddle.comparison import load_comparison
-from heddle.comparison.plan import CONTROL_LESS, PlannedRun
+from heddle.comparison import load_comparison, run_suite
+from heddle.comparison.plan import CONTROL_LESS, PlannedRun, config_hash
 from heddle.comparison.report import write_report
+from heddle.comparison.suites import with_settings
 from heddle.comparison.suites.narang import paper
+from heddle.core import UsageError
 
 EFFECTS = {"geglu": -0.02, "swish": 0.0, "elu": 0.03, "sigmoid": 0.02, CONTROL_LESS: 0.01}
 ROWS = ("gelu", "swish", "elu", "geglu", "selu", "sigmoid", "softplus", "rezero", "24-layers")
@@ -92,3 +95,30 @@ def test_effects_in_the_page_are_those_of_the_law(reported: Path) -> None:
     shown = re.search(r"([+-][\d.]+)%", row)
     assert shown is not None and float(shown[1]) == pytest.approx(3.0, abs=0.3)
     assert set(ROWS) <= set(paper()["final loss"])
+
+
+def test_a_report_of_many_rows_has_the_arms_of_the_few_that_were_trained_so(tmp_path: Path) -> None:
+    """A pilot timed three rows of six; the arms `rate` and `time` are theirs, and are judged against the same base."""
+    write_text_to_learn(tmp_path)
+    few, rows = ("elu", "geglu"), ("gelu", "swish", "elu", "geglu", "sigmoid")
+    every = [("budget.steps", 40), ("arms", "tokens,rate,time")]
+    all_rows = tiny("narang", tmp_path / "text.txt", every[0])
+    plan = fill(only(all_rows, *rows), tmp_path / "out", law)
+    paces = {"vanilla-transformer": 0.01, "elu": 0.02, "geglu": 0.005}
+    steps = {config_hash(plan.configs()[name]): {"seconds": pace, "reason": ""} for name, pace in paces.items()}
+    (tmp_path / "out" / "pilot.json").write_text(json.dumps({"steps": steps}))
+    suite = tiny("narang", tmp_path / "text.txt", *every)
+    fill(only(suite, *few), tmp_path / "out", law)
+    found = load_comparison(only(suite, *rows, "softplus"), tmp_path / "out")
+    judged = {arm: {one.variant for one in one_arm.comparisons} for arm, one_arm in found.arms.items()}
+    assert set(rows) < judged["tokens"] and judged["rate"] == judged["time"] == set(few)
+    assert {run.variant for run in found.runs if run.arm == "time"} == set(few)
+    page = write_report(found, COMMAND).read_text()
+    assert "data-variant='sigmoid'" in page and "NaN" not in page
+    assert "<b>Not measured yet:</b> softplus.</p>" in page and "Provisional" not in page
+    assert "<th>tokens/s</th>" in page, "the pilot timed some"
+    fewer = load_comparison(only(with_settings(suite, [("seeds", 4), ("arms", "tokens")]), *rows), tmp_path / "out")
+    words = write_report(fewer, COMMAND).read_text()
+    assert "with fewer than 4 seeds:</b> vanilla-transformer (3), " in words and "Not measured" not in words
+    with pytest.raises(UsageError, match="gelu: its speed is not known yet"):
+        run_suite(only(suite, *rows), tmp_path / "out")

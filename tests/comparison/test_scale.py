@@ -154,6 +154,14 @@ def test_architectures_share_text_tokenizer_and_rows() -> None:
     assert {cell.shape.layers for cell in grid.profiles[1].cells} == {2}  # no residual: width alone grows
 
 
+def test_another_preset_keeps_the_settings_of_the_model() -> None:
+    study = choose_study(["first", "model:lstm_lm"], [("model.dropout", 0.25), ("seed", 3)])
+    assert [fields_of(one.base.model)["dropout"] for one in study.architectures] == [0.25, 0.25]
+    assert [one.base.seed for one in study.architectures] == [3, 3]
+    with pytest.raises(UsageError, match=r"model:lstm_lm: model\.heads: want one of"):
+        choose_study(["first", "model:lstm_lm"], [("model.heads", 2)])
+
+
 # --- learning rates ---------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +248,8 @@ def test_losses_are_bits_per_byte_or_nats_where_bytes_are_hidden(large: Grid) ->
     hidden = dataclasses.replace(two, bits_per_byte=(two.bits_per_byte or 0) + 0.1)
     assert Unit.of([one, hidden]).name == Unit.of([dataclasses.replace(one, bits_per_byte=None)]).name
     assert Unit.of([one, hidden]).name == "nats per target"
+    tests = [dataclasses.replace(run, bits_per_byte_test=0.4 * run.loss) for run in (one, two)]
+    assert Unit.of(tests).factor == pytest.approx(0.4), "the bytes are those of the test rows, whose loss it is"
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------
@@ -362,7 +372,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "budget without end": (["first", "budgets=inf,1e11,1e12"], r"budgets\.0: want a number, got inf"),
     "tiny budgets": (
         ["first", "budgets=1,2,3"],
-        r"first: budgets: want at least 3 sizes that can be trained at 1 FLOPs",
+        r"want at least 3 sizes that can be trained at 1 FLOPs, got 0 \(1x8: 0 steps .*\); budgets=\S+ would fit",
     ),
     "two sizes": (["first", "sizes=1,2"], r"sizes: want at least 3, each once, got '1, 2'"),
     "no seeds": (["first", "seeds=0"], r"seeds: want at least 1, got 0"),
@@ -410,9 +420,15 @@ def test_in_python_wrong_words_are_refused() -> None:
 
 def test_a_text_too_short_for_a_budget_is_refused() -> None:
     with pytest.raises(
-        UsageError, match=r"first: budgets: want at least 3 sizes.*tokens are more than the 100,000 of one epoch"
+        UsageError,
+        match=r"first: budgets: want at least 3 sizes.*tokens are more than the 100,000 of one epoch.*no bud",
     ):
         grid_of(Text(HASHES, 257, 100_000), budgets=BUDGETS, rule="fixed")
+    with pytest.raises(UsageError, match=r"budgets=\S+ would fit") as refused:
+        grid_of(Text(HASHES, 257, 2_000_000), budgets=BUDGETS, rule="fixed")
+    (found,) = re.findall(r"budgets=(\S+) would", str(refused.value))
+    fitting = [float(one) for one in found.split(",")]
+    assert grid_of(Text(HASHES, 257, 2_000_000), budgets=fitting, rule="fixed").profiles[0].budgets == fitting
 
 
 def test_a_larger_run_beyond_one_epoch_or_below_the_grid_is_refused() -> None:

@@ -271,7 +271,7 @@ ADDED["recipes"] += [f"{recipe}: *" for recipe in ("classify", "tag", "answer", 
 ADDED["recipes"] += [f"{recipe}: objective.prefix" for recipe in TRANSLATION]
 ADDED["public"] += [
     "LM.tokenizer gives pair*",
-    *(f"LM.{task}*" for task in ("answer", "classify", "fill", "summarize", "tag")),
+    *(f"LM.{task}*" for task in ("answer", "classify", "fill", "summarize", "tag", "translate")),
 ]
 ADDED["public"] += ["LM.tokenizer gives with_source_prefix*", "heddle.EvaluationTask", "heddle.register_task"]
 ADDED["options"] += ["evaluate --task"]
@@ -291,6 +291,14 @@ ADDED["recipes"] += ["retrieve_and_edit: *"]
 ADDED["options"] += ["retrieve*"]
 ADDED["public"] += ["LM.tokenizer gives source(prototype)"]
 ADDED["configs"] += ["bm25*", "table of format by*"]  # the record of a saved index
+
+# kNN memories.
+_MEMORY = ("memory", "memory-k", "memory-search", "memory-temperature", "memory-weight")
+ADDED["options"] += ["memory*", *(f"{verb} --{name}" for verb in ("evaluate", "generate", "score") for name in _MEMORY)]
+ADDED["public"] += ["LM.build_memory*", "LM.with_memory*"]
+ADDED["configs"] += ["record*", "neighbours*", "table of factory probes k*", "table of record most digest*"]
+ADDED["configs"] += ["table of neighbours search probes*", "table of precision window stride*"]
+ADDED["configs"] += ["table of weights shares counts*"]
 
 # Looking inside a model.
 ADDED["public"] += ["LM.explain*"]

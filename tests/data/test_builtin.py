@@ -2,18 +2,18 @@
 
 import pytest
 
-from heddle.data.sources import BuiltinSource, CorpusConfig, DocumentCounter, Side
+from heddle.data.sources import BuiltinSource, CorpusConfig, DocumentCounter, Split
 from heddle.data.sources.builtin import docstrings, modules
 
 
 def test_there_is_enough_to_learn_from_and_to_hold_out() -> None:
     counter = DocumentCounter()
-    sizes = dict.fromkeys(Side, 0)
-    for side, document in CorpusConfig().split_documents(counter):
-        sizes[side] += len(document.text.encode())
+    sizes = dict.fromkeys(Split, 0)
+    for split, document in CorpusConfig().split_documents(counter):
+        sizes[split] += len(document.text.encode())
     assert counter.balanced
-    assert sizes[Side.TRAIN] > 7_000_000
-    assert sizes[Side.VALID] > 400_000
+    assert sizes[Split.TRAIN] > 7_000_000
+    assert sizes[Split.VALID] > 400_000
 
 
 def test_modules_are_sorted_and_without_tests_or_packages() -> None:
@@ -27,11 +27,11 @@ def test_a_module_is_whole_and_on_one_side(monkeypatch: pytest.MonkeyPatch) -> N
     some = [(name, path) for name, path in modules() if name.startswith(("json", "email", "xml", "http"))]
     monkeypatch.setattr("heddle.data.sources.builtin.modules", lambda: some)
     corpus = CorpusConfig(sources=(BuiltinSource(part="both"),))
-    sides: dict[str, set[Side]] = {}
-    for side, document in corpus.split_documents(DocumentCounter()):
-        sides.setdefault(document.group, set()).add(side)
-    assert len(sides) > 20
-    assert all(len(found) == 1 for found in sides.values())
+    splits: dict[str, set[Split]] = {}
+    for split, document in corpus.split_documents(DocumentCounter()):
+        splits.setdefault(document.group, set()).add(split)
+    assert len(splits) > 20
+    assert all(len(found) == 1 for found in splits.values())
     assert any("JSON" in d.text for d in BuiltinSource(part="docstrings").documents(DocumentCounter()))
     path = dict(modules())["json.decoder"]
     held = {d.origin: d.text for d in BuiltinSource().documents(DocumentCounter())}

@@ -27,7 +27,7 @@ from heddle.data.sources import (
     corpus_for,
     source_for,
 )
-from heddle.data.sources.documents import Turns
+from heddle.data.sources.documents import Conversation
 from heddle.text.chat import find_template
 from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer, WordTokenizer
 
@@ -57,8 +57,8 @@ def read(source: ChatSource) -> tuple[list[Document], DocumentCounter]:
 
 def said(document: Document) -> list[tuple[object, object]]:
     """Return who said what."""
-    assert document.turns is not None
-    return [(message["role"], message["content"]) for message in document.turns.messages]
+    assert document.conversation is not None
+    return [(message["role"], message["content"]) for message in document.conversation.messages]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -89,7 +89,9 @@ def test_tools_calls_parts_and_a_system_of_the_row_come_along(tmp_path: Path) ->
     parts = {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image"}]}
     row = {"messages": [parts, call], "tools": [{"name": "f"}], "system": "Be kind."}
     found, _ = read(ChatSource(path=put(tmp_path / "a.jsonl", row)))
-    assert found[0].turns == Turns(({"role": "system", "content": "Be kind."}, parts, call), ({"name": "f"},))
+    assert found[0].conversation == Conversation(
+        ({"role": "system", "content": "Be kind."}, parts, call), ({"name": "f"},)
+    )
     assert found[0].text == "System: Be kind.\nUser: Look"
 
 
@@ -154,7 +156,7 @@ def test_a_conversation_is_never_cut_by_a_split(tmp_path: Path) -> None:
 def lesson(turns: list[dict[str, str]], template: str = "chatml", **more: Any) -> EncodedDocument | RejectedDocument:
     tokenizer: Tokenizer = more.pop("tokenizer", BYTES)
     text = find_template(template, tokenizer)
-    return ChatEncoder(text, tokenizer, more.pop("learn", "answers")).encode(Turns(tuple(turns)))
+    return ChatEncoder(text, tokenizer, more.pop("learn", "answers")).encode(Conversation(tuple(turns)))
 
 
 def counted(found: EncodedDocument | RejectedDocument, tokenizer: Tokenizer = BYTES) -> str:
@@ -208,7 +210,7 @@ def test_an_opening_of_the_assistant_counts_without_what_the_template_says_befor
     bare = "{% for m in messages %}{% if loop.first %}{{ 'Rules.' }}{% endif %}{{ '<|im_start|>' + m.role + ':' "
     bare += "+ m.content + '<|im_end|>' }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}"
     turns = [{"role": "assistant", "content": "Hello"}, *TURNS[:2]]
-    found = ChatEncoder(bare, BYTES, "answers").encode(Turns(tuple(turns)))
+    found = ChatEncoder(bare, BYTES, "answers").encode(Conversation(tuple(turns)))
     assert counted(found) == "Hello<|im_end|>Yes?<|im_end|>"
 
 

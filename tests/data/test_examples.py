@@ -18,11 +18,11 @@ from heddle.data.shards import (
     TagSet,
     find_labels,
     open_prepared,
-    open_side,
+    open_split,
     prepare,
     text_windows,
 )
-from heddle.data.sources import CorpusConfig, FileSplit, HashSplit, LabelKind, Side, corpus_for
+from heddle.data.sources import CorpusConfig, FileSplit, HashSplit, LabelKind, Split, corpus_for
 from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, CharacterTokenizer, Tokenizer, TokenizerConfig
 
 WORDS = [f"{a}{b}" for a in ("ba", "do", "gé", "Ki", "x'") for b in ("na", "rr", "-st", "ü", "zz")]
@@ -69,8 +69,8 @@ def prepared(path: Path, data: CorpusConfig, config: TokenizerConfig | None = No
     return prepare(data, made, path / "data"), made
 
 
-def batches(made: Prepared, rows: ExampleRows, side: Side = Side.TRAIN) -> list[ExampleBatch]:
-    plan = rows.build(open_side(made, side)[0], 0)
+def batches(made: Prepared, rows: ExampleRows, split: Split = Split.TRAIN) -> list[ExampleBatch]:
+    plan = rows.build(open_split(made, split)[0], 0)
     found = list(Loader(plan, rows.batch).once())
     assert all(isinstance(batch, ExampleBatch) for batch in found)
     return found  # type: ignore[return-value]
@@ -81,9 +81,9 @@ def test_tags_stand_at_the_first_token_of_each_word(kind: str, tmp_path: Path) -
     config = kinds(TokenizerConfig)[kind](**SIZES.get(kind, {}))
     data = tagged(tmp_path)
     made, tokenizer = prepared(tmp_path, data, config)
-    shards, _ = open_side(made, Side.TRAIN)
+    shards, _ = open_split(made, Split.TRAIN)
     assert shards.examples is not None and made.labels == TagSet(names=("B-X", "O"))
-    documents = [document for side, document in data.split_documents(counter()) if side is Side.TRAIN]
+    documents = [document for split, document in data.split_documents(counter()) if split is Split.TRAIN]
     for number, document in enumerate(documents):
         stored = shards.examples.labels.document(number)[:-1]
         spans, words = tokenizer.spans(document.text), document.text.split()
@@ -113,7 +113,7 @@ def test_windows_own_each_token_once_and_show_what_is_around_it(length: int, cap
 @pytest.mark.parametrize("length", [12, 64])
 def test_every_tag_is_a_target_once_in_an_epoch(length: int, tmp_path: Path) -> None:
     made, tokenizer = prepared(tmp_path, tagged(tmp_path))
-    shards, _ = open_side(made, Side.TRAIN)
+    shards, _ = open_split(made, Split.TRAIN)
     assert shards.examples is not None
     total = sum(np.count_nonzero(shards.examples.labels.document(n)[:-1]) for n in range(shards.count))
     found = batches(made, ExampleRows(length=length, batch=4))
@@ -168,7 +168,7 @@ def test_answers_are_found_in_their_window_or_at_the_first_token(tmp_path: Path)
 
 def test_long_texts_are_cut_only_where_it_is_declared(tmp_path: Path) -> None:
     made, _ = prepared(tmp_path, classed(tmp_path))
-    texts, _ = open_side(made, Side.TRAIN)
+    texts, _ = open_split(made, Split.TRAIN)
     windows, head = (ExampleRows(length=40, batch=4, long=long).build(texts, 0) for long in ("windows", "head"))
     assert head.rows_per_epoch < windows.rows_per_epoch
     assert "are cut" in head.notes[0] and "are divided" in windows.notes[0]
@@ -177,13 +177,13 @@ def test_long_texts_are_cut_only_where_it_is_declared(tmp_path: Path) -> None:
 
 def test_a_row_is_a_function_of_its_number_alone(tmp_path: Path) -> None:
     made, _ = prepared(tmp_path, classed(tmp_path))
-    plans = [ExampleRows(length=40, batch=4).build(open_side(made, Side.TRAIN)[0], 3) for _ in range(2)]
+    plans = [ExampleRows(length=40, batch=4).build(open_split(made, Split.TRAIN)[0], 3) for _ in range(2)]
     many = range(3 * plans[0].rows_per_epoch)
     for number in reversed(many):
         one, other = plans[0].row(number), plans[1].row(number)
         assert np.array_equal(one.tokens, other.tokens)
     seen = [vars(plans[0].row(n))["example"] for n in range(plans[0].rows_per_epoch)]
-    assert {n for n in seen if n >= 0} == set(range(open_side(made, Side.TRAIN)[0].count))
+    assert {n for n in seen if n >= 0} == set(range(open_split(made, Split.TRAIN)[0].count))
 
 
 def test_prepared_labels_are_found_again_and_damage_is_noticed(tmp_path: Path) -> None:
@@ -198,13 +198,13 @@ def test_prepared_labels_are_found_again_and_damage_is_noticed(tmp_path: Path) -
     shutil.rmtree(labels)
     shutil.copytree(made.folder / "valid" / "labels", labels)
     with pytest.raises(DamageError, match="want what belongs to"):
-        open_side(made, Side.TRAIN)
+        open_split(made, Split.TRAIN)
     shutil.rmtree(labels)
     shutil.copytree(kept, labels)
     file = next(labels.glob("tokens*"))
     file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
     with pytest.raises(DamageError):
-        open_side(made, Side.TRAIN)
+        open_split(made, Split.TRAIN)
 
 
 def test_a_label_that_only_the_held_out_side_has_is_named(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_label_that_only_the_held_out_side_has_is_named(tmp_path: Path) -> Non
     (tmp_path / "dev.csv").write_text("text,label\nother,p\nmore,s\n")
     train, dev = (corpus_for(str(tmp_path / name)).sources for name in ("train.csv", "dev.csv"))
     data = CorpusConfig(sources=train, split=FileSplit(source=dev[0])).resolve("classes")
-    with pytest.raises(DataError, match=r"dev.csv:3: label 's' is not among those of the training side: p, q"):
+    with pytest.raises(DataError, match=r"dev.csv:3: label 's' is not among those of the training split: p, q"):
         prepare(data, ByteTokenizer().train([]), tmp_path / "data")
 
 
@@ -223,7 +223,7 @@ def test_unlabelled_texts_are_examples_where_rows_want_them(tmp_path: Path) -> N
     made = prepare(data, tokenizer, tmp_path / "data", examples=True)
     assert made.labels is not None and made.labels.kind == "none"
     assert sum(batch.tokens for batch in batches(made, ExampleRows(length=32, batch=4))) == made.counter.kept - len(
-        Shards.open(made.shard_folders(Side.VALID)[0]).lengths
+        Shards.open(made.shard_folders(Split.VALID)[0]).lengths
     )
     plain = prepare(data, tokenizer, tmp_path / "plain")
     assert plain.labels is None and plain.fingerprint != made.fingerprint and not find(data, ExampleRows)

@@ -18,7 +18,7 @@ from heddle.data.sources import (
     JsonlSource,
     LabelKind,
     Score,
-    Side,
+    Split,
     SquadSource,
     TsvSource,
     WordTags,
@@ -131,10 +131,12 @@ def test_texts_with_two_labels_and_groups_stay_on_one_side(tmp_path: Path) -> No
         sources=(CsvSource(path=put(tmp_path / "a.csv", f"text,label\n{rows}"), label="label"),),
         split=HashSplit(fraction=0.3),
     )
-    sides: dict[str, set[Side]] = {}
-    for side, document in corpus.split_documents(DocumentCounter()):
-        sides.setdefault(document.text, set()).add(side)
-    assert {len(side) for side in sides.values()} == {1} and {Side.TRAIN, Side.VALID} <= set.union(*sides.values())
+    splits: dict[str, set[Split]] = {}
+    for split, document in corpus.split_documents(DocumentCounter()):
+        splits.setdefault(document.text, set()).add(split)
+    assert {len(split) for split in splits.values()} == {1} and {Split.TRAIN, Split.VALID} <= set.union(
+        *splits.values()
+    )
 
 
 WRONG: dict[str, tuple[LabelKind, str, str, str]] = {

@@ -11,8 +11,8 @@ from data.sounds import RATE, tones, write_folder, write_wav
 from heddle.core import ConfigError, DamageError, DataError, replace
 from heddle.data.media import GivenFeaturesConfig, LogMelConfig, SpecAugmentConfig, SpeedConfig
 from heddle.data.rows import Loader, MediaRows, PackedRows, PairRows
-from heddle.data.shards import Prepared, open_side, prepare
-from heddle.data.sources import ArraySource, CorpusConfig, DocumentCounter, HashSplit, Side, SoundSource, corpus_for
+from heddle.data.shards import Prepared, open_split, prepare
+from heddle.data.sources import ArraySource, CorpusConfig, DocumentCounter, HashSplit, SoundSource, Split, corpus_for
 from heddle.text.tokenizers import CharacterTokenizer
 
 FEATURES = LogMelConfig(mels=12, sample_rate=RATE)
@@ -35,7 +35,7 @@ def texts_in(folder: Path) -> list[str]:
 
 def test_a_folder_becomes_rows_of_features_and_texts(prepared: tuple[Prepared, Path]) -> None:
     made, root = prepared
-    shards, _ = open_side(made, Side.TRAIN)
+    shards, _ = open_split(made, Split.TRAIN)
     assert shards.media is not None and shards.media.format.sample_rate == RATE
     tokenizer, seen = made.load_tokenizer(), list[str]()
     plan = replace(ROWS, jitter=0.0).build(shards, seed=1)
@@ -56,7 +56,7 @@ def test_a_folder_becomes_rows_of_features_and_texts(prepared: tuple[Prepared, P
 
 
 def test_resumed_and_divided_loading_gives_the_same_bits(prepared: tuple[Prepared, Path]) -> None:
-    shards, _ = open_side(prepared[0], Side.TRAIN)
+    shards, _ = open_split(prepared[0], Split.TRAIN)
     augment = (SpeedConfig(), SpecAugmentConfig())
     rows = replace(ROWS, augment=augment, source_length=90)
     plan = rows.build(shards, seed=5)
@@ -73,7 +73,7 @@ def test_resumed_and_divided_loading_gives_the_same_bits(prepared: tuple[Prepare
 
 
 def test_validation_has_each_document_once_and_unchanged(prepared: tuple[Prepared, Path]) -> None:
-    shards, _ = open_side(prepared[0], Side.VALID)
+    shards, _ = open_split(prepared[0], Split.VALID)
     rows = replace(ROWS, augment=(SpecAugmentConfig(),)).for_validation(shards, 2)
     batches = list(Loader(rows.build(shards, seed=0), 2).once())
     assert sum(int((batch.weights.sum(1) > 0).sum()) for batch in batches) == shards.count
@@ -83,7 +83,7 @@ def test_validation_has_each_document_once_and_unchanged(prepared: tuple[Prepare
 
 
 def test_rows_that_do_not_fit_the_data_are_refused(prepared: tuple[Prepared, Path]) -> None:
-    shards, _ = open_side(prepared[0], Side.TRAIN)
+    shards, _ = open_split(prepared[0], Split.TRAIN)
     with pytest.raises(ConfigError, match=r"rows\.kind: want media"):
         PackedRows(length=8).build(shards, 0)
     with pytest.raises(ConfigError, match=r"rows\.kind: want media"):
@@ -104,9 +104,9 @@ def test_a_changed_byte_of_the_sounds_is_found(prepared: tuple[Prepared, Path]) 
     kept = path.read_bytes()
     path.write_bytes(raw)
     with pytest.raises(DamageError, match="damaged"):
-        open_side(made, Side.TRAIN)
+        open_split(made, Split.TRAIN)
     path.write_bytes(kept)
-    open_side(made, Side.TRAIN)
+    open_split(made, Split.TRAIN)
 
 
 def test_manifests_name_files_speakers_parts_and_splits(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_arrays_of_another_program_are_sources_too(tmp_path: Path) -> None:
     assert isinstance(corpus.sources[0], ArraySource)
     tokenizer = CharacterTokenizer().train(corpus.sample())
     made = prepare(corpus, tokenizer, tmp_path / "tokens")
-    sides = [open_side(made, side)[0] for side in Side]
+    sides = [open_split(made, split)[0] for split in Split]
     assert all(side.count % 5 == 0 for side in sides)  # speakers stay together
     plan = MediaRows(length=16, batch=2, features=GivenFeaturesConfig(width=5, deltas=1)).build(sides[0], 0)
     batch = next(iter(Loader(plan, 2)))

@@ -21,7 +21,7 @@ from heddle.data.sources import (
     HashSplit,
     JsonlSource,
     ParallelSource,
-    Side,
+    Split,
     TailSplit,
     TextSource,
 )
@@ -53,8 +53,8 @@ def test_shards_hold_the_documents_of_each_side_in_order(tmp_path: Path) -> None
     corpus = corpus_of(tmp_path, ROWS)
     made = prepare(corpus, TOKENIZER, tmp_path / "out")
     split_documents = list(corpus.split_documents(DocumentCounter()))
-    for side, folder in ((Side.TRAIN, made.train), (Side.VALID, made.valid)):
-        wanted = [d.text for s, d in split_documents if s is side]
+    for split, folder in ((Split.TRAIN, made.train), (Split.VALID, made.valid)):
+        wanted = [d.text for s, d in split_documents if s is split]
         assert documents(folder) == wanted
         shards = Shards.open(folder)
         assert shards.bytes == sum(len(t.encode()) for t in wanted)
@@ -109,7 +109,7 @@ def test_a_crash_leaves_nothing_that_looks_finished(tmp_path: Path, monkeypatch:
     corpus = corpus_of(tmp_path, ROWS)
     good = prepare(corpus, TOKENIZER, tmp_path / "out")
 
-    def failing(self: CorpusConfig, counter: DocumentCounter) -> Iterator[tuple[Side, Document]]:
+    def failing(self: CorpusConfig, counter: DocumentCounter) -> Iterator[tuple[Split, Document]]:
         for number, document in enumerate(original(self, counter)):
             if number == 300:
                 raise KeyboardInterrupt

@@ -26,9 +26,9 @@ from heddle.data.sources import (
     JsonlSource,
     ParallelSource,
     ParquetSource,
-    Side,
     SkipReason,
     SourceConfig,
+    Split,
     TailSplit,
     TextSource,
     corpus_for,
@@ -434,7 +434,7 @@ def test_few_texts_are_split_by_their_tail_and_many_by_hash(tmp_path: Path) -> N
         if number in (0, 4, 198):
             corpus = corpus_for(path if number == 0 else str(tmp_path))
             assert isinstance(corpus.resolve().split, TailSplit)
-            assert {side for side, _ in corpus.split_documents(DocumentCounter())} == set(Side)
+            assert {split for split, _ in corpus.split_documents(DocumentCounter())} == set(Split)
     assert isinstance(corpus_for(str(tmp_path)).resolve().split, HashSplit)
     rows = put(tmp_path / "few.jsonl", '{"text": "x"}')
     assert isinstance(corpus_for(rows).resolve().split, HashSplit)
@@ -477,42 +477,42 @@ def lines_corpus(tmp_path: Path, rows: list[str], **fields: object) -> CorpusCon
 
 def test_hash_split_moves_nothing_when_data_is_added(tmp_path: Path) -> None:
     rows = [f"row {i}" for i in range(4000)]
-    before = {d.text: side for side, d in lines_corpus(tmp_path, rows[:2000]).split_documents(DocumentCounter())}
-    after = {d.text: side for side, d in lines_corpus(tmp_path, rows[::-1]).split_documents(DocumentCounter())}
-    assert all(after[text] == side for text, side in before.items())
-    assert 0.03 < sum(side is Side.VALID for side in after.values()) / 4000 < 0.07
+    before = {d.text: split for split, d in lines_corpus(tmp_path, rows[:2000]).split_documents(DocumentCounter())}
+    after = {d.text: split for split, d in lines_corpus(tmp_path, rows[::-1]).split_documents(DocumentCounter())}
+    assert all(after[text] == split for text, split in before.items())
+    assert 0.03 < sum(split is Split.VALID for split in after.values()) / 4000 < 0.07
 
 
 def test_hash_split_keeps_the_pieces_of_each_of_several_files_together(tmp_path: Path) -> None:
     for number in range(12):
         put(tmp_path / f"{number}.txt", " ".join(f"{number}:{i}" for i in range(200)))
-    split = HashSplit(fraction=0.5)
-    several = CorpusConfig(sources=(TextSource(path=str(tmp_path), longest=100),), split=split)
-    sides: dict[str, set[Side]] = {}
-    for side, document in several.split_documents(DocumentCounter()):
-        sides.setdefault(document.text.partition(":")[0], set()).add(side)
-    assert len(sides) == 12
-    assert all(len(found) == 1 for found in sides.values())
-    assert set.union(*sides.values()) == set(Side)
-    one = CorpusConfig(sources=(TextSource(path=str(tmp_path / "0.txt"), longest=100),), split=split)
-    assert {side for side, _ in one.split_documents(DocumentCounter())} == set(Side)
+    halves = HashSplit(fraction=0.5)
+    several = CorpusConfig(sources=(TextSource(path=str(tmp_path), longest=100),), split=halves)
+    splits: dict[str, set[Split]] = {}
+    for split, document in several.split_documents(DocumentCounter()):
+        splits.setdefault(document.text.partition(":")[0], set()).add(split)
+    assert len(splits) == 12
+    assert all(len(found) == 1 for found in splits.values())
+    assert set.union(*splits.values()) == set(Split)
+    one = CorpusConfig(sources=(TextSource(path=str(tmp_path / "0.txt"), longest=100),), split=halves)
+    assert {split for split, _ in one.split_documents(DocumentCounter())} == set(Split)
 
 
 def test_tail_split_cuts_the_last_fraction_of_characters(tmp_path: Path) -> None:
     text = "".join(chr(97 + i % 26) for i in range(1003))
     corpus = CorpusConfig(sources=(TextSource(path=put(tmp_path / "a.txt", text)),), split=TailSplit(fraction=0.1))
-    split_documents = [(side, d.text) for side, d in corpus.split_documents(DocumentCounter())]
-    assert split_documents == [(Side.TRAIN, text[: int(1003 * 0.9)]), (Side.VALID, text[int(1003 * 0.9) :])]
+    split_documents = [(split, d.text) for split, d in corpus.split_documents(DocumentCounter())]
+    assert split_documents == [(Split.TRAIN, text[: int(1003 * 0.9)]), (Split.VALID, text[int(1003 * 0.9) :])]
     many = lines_corpus(tmp_path, [f"{i:04d}" for i in range(100)], split={"kind": "tail", "fraction": 0.25})
-    sides = [side for side, _ in many.split_documents(DocumentCounter())]
-    assert sides == [Side.TRAIN] * 75 + [Side.VALID] * 25
+    splits = [split for split, _ in many.split_documents(DocumentCounter())]
+    assert splits == [Split.TRAIN] * 75 + [Split.VALID] * 25
 
 
 def test_file_split_drops_training_copies_of_what_is_held_out(tmp_path: Path) -> None:
     held = TextSource(path=put(tmp_path / "held.txt", "b\nd\n"), split="line")
     corpus = lines_corpus(tmp_path, ["a", "b", "c", "d", "a"], split=encode(FileSplit(source=held)))
     counter = DocumentCounter()
-    split_documents = [(str(side), d.text) for side, d in corpus.split_documents(counter)]
+    split_documents = [(str(split), d.text) for split, d in corpus.split_documents(counter)]
     assert split_documents == [("valid", "b"), ("valid", "d"), ("train", "a"), ("train", "c")]
     assert (counter.seen, counter.kept, counter.skipped[SkipReason.DUPLICATE]) == (7, 4, 3)
     assert [d.text for d in corpus.held_out()] == ["b", "d"]
@@ -550,7 +550,7 @@ def test_a_sample_is_even_bounded_and_the_whole_when_it_fits(tmp_path: Path) -> 
     rows = [f"{i:07d}" for i in range(20_000)]
     corpus = lines_corpus(tmp_path, rows)
     assert len(list(corpus.sample())) == sum(
-        side is Side.TRAIN for side, _ in corpus.split_documents(DocumentCounter())
+        split is Split.TRAIN for split, _ in corpus.split_documents(DocumentCounter())
     )
     few = [int(text) for text in corpus.sample(14_000)]
     assert 900 < len(few) <= 2000

@@ -53,7 +53,7 @@ def test_a_class_is_explained_by_name() -> None:
     assert {one.text for one in place.best} == {"good", "bad", "odd"}
     by_name = {one.text: one.logit for one in place.best}
     assert found["attribution"].score == pytest.approx(by_name["bad"] - by_name["good"], abs=1e-4)
-    assert "classes" not in str(found) and "good" in str(found)
+    assert "the class of the text" in str(found) and "classes" not in str(found) and "good" in str(found)
     with pytest.raises(UsageError, match="target: want one of good, bad, odd, got 'god'"):
         lm.explain("a cat", what="attribution", target="god")
 

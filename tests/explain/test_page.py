@@ -4,8 +4,8 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import re
-import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from browsers import DESKTOP, KEPT, PHONE, chromium, in_browser, violations, with_axe
 from cli.runs import TOKENIZER, config, loud_model
 
 from heddle.explain import ExplainOptions, Explanation, explain
@@ -21,7 +22,6 @@ from heddle.explain.display import page
 from heddle.lm import LM
 from heddle.models.presets import build
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><b id=pwned onclick=x>b</b>\u202eabc\x00<!--&amp;$DATA"
 WHAT = "probabilities,attention,lens,residual,attribution,beams,trace"
 
@@ -84,13 +84,14 @@ def test_a_long_text_is_kept_in_bytes_and_says_how_exactly(monkeypatch: pytest.M
             assert np.abs(own["read"] - kept.weights.numpy()).max() <= own["weights"]["error"] + 1e-7
 
 
+@in_browser
 @pytest.mark.full
-def test_512_tokens_and_144_heads_fit_into_seven_megabytes() -> None:
+def test_512_tokens_and_144_heads_fit_into_seven_megabytes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build("gpt2", layers=12, width=192, heads=12, vocab=300, context=512).eval()
     text = explain(model, None, torch.randint(300, (512,)).tolist()).html()
     assert len(text.encode()) <= 7_000_000
-    with browser() as opened:
+    with browser(tmp_path) as opened:
         tab = opened(text)
         assert int(tab.locator("html").get_attribute("data-ready")) < 1000
 
@@ -99,34 +100,27 @@ def test_512_tokens_and_144_heads_fit_into_seven_megabytes() -> None:
 
 
 @contextlib.contextmanager
-def browser(folder: Path | None = None, theme: str = "light") -> Iterator[Any]:
+def browser(folder: Path, theme: str = "light") -> Iterator[Any]:
     """Open pages from files, without a network."""
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed")
-    import tempfile
-
-    place = Path(tempfile.mkdtemp()) if folder is None else folder
-    with sync.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        context = chromium.new_context(offline=True, color_scheme=theme)
+    with chromium() as started:
+        context = started.new_context(offline=True, color_scheme=theme)
 
         def opened(text: str) -> Any:
-            (place / "page.html").write_text(text, encoding="utf-8")
+            (folder / "page.html").write_text(text, encoding="utf-8")
             tab = context.new_page()
             faults: list[str] = []
             tab.on("pageerror", lambda error: faults.append(str(error)))
             tab.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
             tab.on("request", lambda made: None if made.url.startswith("file:") else faults.append(made.url))
-            tab.goto((place / "page.html").as_uri())
+            tab.goto((folder / "page.html").as_uri())
             tab.wait_for_selector("html[data-ready]", state="attached")
             assert faults == []
             return tab
 
         yield opened
-        chromium.close()
 
 
+@in_browser
 @pytest.mark.slow
 def test_a_browser_shows_the_numbers_of_the_json(shown: Explanation, tmp_path: Path) -> None:
     plain = json.loads(shown.to_json())
@@ -157,14 +151,38 @@ def test_a_browser_shows_the_numbers_of_the_json(shown: Explanation, tmp_path: P
         assert tab.locator("html").get_attribute("data-theme") == "dark"
 
 
+@in_browser
 @pytest.mark.slow
 def test_a_browser_shows_gates_and_crossed_attention_of_other_kinds(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    kinds = {"lstm_lm": ["gates"], "seq2seq_attention": ["attention", "gates", "beams"], "mixtral-8x7b": ["experts"]}
-    sizes = {"mixtral-8x7b": {"heads": 4, "kv_heads": 2, "hidden": 12, "experts": 4}}
     with browser(tmp_path, "dark") as opened:
-        for name, wanted in kinds.items():
-            model = build(name, layers=2, width=16, vocab=TOKENIZER.vocab, context=32, **sizes.get(name, {}))
-            found = LM(model.eval(), TOKENIZER).explain("abc", what=wanted, max_tokens=3)
-            tab = opened(found.html())
+        for name, wanted in KINDS.items():
+            tab = opened(of_kind(name).explain("abc", what=wanted, max_tokens=3).html())
             assert [tab.locator(f"#{one}").count() for one in wanted] == [1] * len(wanted), name
+
+
+KINDS = {"lstm_lm": ["gates"], "seq2seq_attention": ["attention", "gates", "beams"], "mixtral-8x7b": ["experts"]}
+
+
+def of_kind(name: str) -> LM:
+    """Build a small model."""
+    sizes = {"heads": 4, "kv_heads": 2, "hidden": 12, "experts": 4} if name == "mixtral-8x7b" else {}
+    return LM(build(name, layers=2, width=16, vocab=TOKENIZER.vocab, context=32, **sizes).eval(), TOKENIZER)
+
+
+@in_browser
+@with_axe
+@pytest.mark.slow
+def test_axe_finds_no_violation_of_wcag_aa(shown: Explanation, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    pages = {"gpt": shown} | {name: of_kind(name).explain("abc", max_tokens=3) for name in KINDS}
+    for theme in ("light", "dark"):
+        with browser(tmp_path, theme) as opened:
+            for name, found in pages.items():
+                tab = opened(found.html())
+                for size in (DESKTOP, PHONE):
+                    tab.set_viewport_size(size)
+                    assert violations(tab) == [], (name, theme)
+                    if KEPT in os.environ:
+                        kept = f"explain-{name}-{'phone' if size is PHONE else 'desktop'}-{theme}.png"
+                        tab.screenshot(path=str(Path(os.environ[KEPT]) / kept), full_page=True)

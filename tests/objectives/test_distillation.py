@@ -277,6 +277,19 @@ def test_what_cannot_be_is_refused_in_one_line(folder: Path, tmp_path: Path) -> 
 # --- layers to start from ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("student", "hard", "own"),
+    [
+        (language_model, MASKED, "next_token, because the student is a language model"),
+        (encoder, SequenceConfig(), "masked_token, because the student is an encoder"),
+        (encoder_decoder, MASKED, "sequence, because the student is an encoder-decoder"),
+    ],
+)
+def test_hard_targets_of_another_kind_of_model_name_the_right_ones(student: Any, hard: Any, own: str) -> None:
+    with pytest.raises(ConfigError, match=f"objective.hard_targets: want {own}, got '{hard.kind}'"):
+        DistillationConfig(hard_targets=hard).checked_model(student())
+
+
 def test_layers_are_spread_as_in_distilbert() -> None:
     assert spread_layers(12, 6) == (0, 2, 4, 7, 9, 11) and spread_layers(30, 15)[::14] == (0, 29)
     assert spread_layers(3, 1) == (0,) and spread_layers(4, 4) == (0, 1, 2, 3)

@@ -16,13 +16,13 @@ from heddle.checkpoints.store import load_config
 from heddle.core import ConfigError, DataError, decode, replace
 from heddle.core.system import read_config
 from heddle.data.rows import PreferenceRows
-from heddle.data.shards import open_side, prepare
+from heddle.data.shards import open_split, prepare
 from heddle.data.sources import (
     CorpusConfig,
     DocumentCounter,
     HashSplit,
     PreferenceSource,
-    Side,
+    Split,
     corpus_for,
 )
 from heddle.data.sources.preferences import ChatPreferenceSource
@@ -149,12 +149,15 @@ def test_messages_in_each_form_are_the_same_two_conversations(tmp_path: Path) ->
     source, counter = corpus_for(str(tmp_path / "my.jsonl")).sources[0], DocumentCounter()
     assert isinstance(source, ChatPreferenceSource)
     found = list(source.documents(counter))
-    sides = [[[dict(m) for m in t.messages] for t in (d.turns, d.rejected_turns) if t is not None] for d in found]
+    sides = [
+        [[dict(m) for m in t.messages] for t in (d.conversation, d.rejected_conversation) if t is not None]
+        for d in found
+    ]
     assert sides == [[whole["chosen"], whole["rejected"]]] * 4
     assert len({d.group for d in found}) == 1 and "Hi" in found[0].group and "Hello" not in found[0].group
     wanted = {"same_answers": 1, "missing_field": 1, "bad_json": 1, "no_answer": 1, "bad_turns": 1}
     assert dict(counter.skipped) == wanted
-    other = dataclasses.replace(found[0], rejected_turns=found[0].turns)
+    other = dataclasses.replace(found[0], rejected_conversation=found[0].conversation)
     assert other.digest != found[0].digest
 
 
@@ -196,8 +199,8 @@ def test_a_side_that_the_template_rejects_takes_the_other_with_it(folder: Path, 
     corpus = CorpusConfig(sources=(source,), split=HashSplit(fraction=0.3))
     made = prepare(corpus, tokenizer, tmp_path / "prepared", None, template)
     assert made.counter.kept == 20 and made.pairs
-    for side in Side:
-        chosen, rejected = open_side(made, side)
+    for split in Split:
+        chosen, rejected = open_split(made, split)
         assert rejected is not None and chosen.count == rejected.count
 
 

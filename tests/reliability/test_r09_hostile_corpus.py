@@ -17,7 +17,7 @@ import pytest
 from heddle.data.shards import Shards, prepare
 from heddle.data.sources import CorpusConfig, DocumentCounter, HashSplit, JsonlSource, TextSource
 from heddle.data.sources.readers import CsvSource, TsvSource
-from heddle.data.sources.records import Split
+from heddle.data.sources.records import RecordUnit
 from heddle.text.tokenizers import ByteTokenizer
 
 KEPT = "kept"
@@ -128,7 +128,7 @@ def build(folder: Path, long_line: int) -> int:
     return len(FILES) + len(LINKS) + 6
 
 
-def read(folder: Path, split: Split) -> dict[str, object]:
+def read(folder: Path, split: RecordUnit) -> dict[str, object]:
     """Read the folder, one file vanishing on the way, and return the ledger with the fate of each file."""
     (folder / "z vanishing").write_bytes(own("vanishing"))
     counter, kept = DocumentCounter(), set[str]()

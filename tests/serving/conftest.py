@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsers import chromium
 from serving.server import Running, save_models, serving
 
 
@@ -30,3 +31,10 @@ def lms(folders: dict[str, Path]) -> dict[str, Any]:
     import heddle
 
     return {name: heddle.load(folder, device="cpu") for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Run Chromium; it ends with the module, because it occupies the thread's event loop."""
+    with chromium() as started:
+        yield started

@@ -16,6 +16,7 @@ import torch
 
 from heddle.core import replace
 from heddle.lm import LM, Origin
+from heddle.models.networks import ModelConfig
 from heddle.models.presets import PRESETS
 from heddle.nn.outputs import (
     MaskedTokenOutputConfig,
@@ -23,7 +24,7 @@ from heddle.nn.outputs import (
     SpanOutputConfig,
     TokenClassOutputConfig,
 )
-from heddle.text.tokenizers import MASK, ByteTokenizer
+from heddle.text.tokenizers import MASK, ByteTokenizer, Tokenizer
 
 KEY = "canary-key-58151"
 TEMPLATE = (
@@ -50,14 +51,19 @@ def save_models(folder: Path) -> dict[str, Path]:
     tokenizer, masking = ByteTokenizer().train([]), ByteTokenizer().train([]).with_special([MASK])
     configs = {name: PRESETS[preset].config(**sizes, vocab=tokenizer.vocab) for name, (preset, sizes) in MODELS.items()}
     bert = PRESETS["bert-base"].config(layers=1, width=32, heads=2, context=64, vocab=masking.vocab)
-    found = {}
-    for name, config in (configs | {READER: replace(bert, outputs=OUTPUTS)}).items():
-        model = config.build(1)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight += 0.2 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
-        found[name] = LM(model, masking if name == READER else tokenizer, Origin(template=TEMPLATE)).save(folder / name)
-    return found
+    return {
+        name: save(folder / name, config, masking if name == READER else tokenizer, TEMPLATE)
+        for name, config in (configs | {READER: replace(bert, outputs=OUTPUTS)}).items()
+    }
+
+
+def save(folder: Path, config: ModelConfig, tokenizer: Tokenizer, template: str | None = None) -> Path:
+    """Save a model whose probabilities are far from even."""
+    model = config.build(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.2 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    return LM(model, tokenizer, Origin(template=template)).save(folder)
 
 
 @dataclass

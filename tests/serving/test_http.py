@@ -28,6 +28,7 @@ ROUTES = [
     ("POST", "/v1/heddle/score"),
     *(("POST", f"/v1/heddle/{name}") for name in TASKS),
     ("POST", "/v1/heddle/explain"),
+    ("POST", "/v1/heddle/attention"),
     ("POST", "/v1/heddle/logits"),
     ("POST", "/v1/heddle/divergence"),
     ("GET", "/v1/heddle/models"),

@@ -70,6 +70,9 @@ def test_t5_translates_by_the_prefix_and_the_settings_of_its_task(
         found[task] = lines_of(capsys.readouterr().out)
         settings = {name: value for name, value in own.items() if name != "prefix"}
         assert found[task] == [theirs(model, tokenizer, f"{own['prefix']}{line}", **settings) for line in given]
+    lm = heddle.load(tmp_path / "t5", device="cpu")
+    assert lm.translate(given, task="en_to_de") == found["en_to_de"]
+    assert lm.translate(given[0], task="en_to_fr") == found["translation_en_to_fr"][0]
     first, second = found.values()
     assert first != second and len(set(first)) > 3, "translations that are all alike prove little"
     assert main(["translate", str(tmp_path / "lines.txt"), "-m", str(tmp_path / "t5")]) == 2
@@ -107,6 +110,9 @@ def test_what_is_typed_comes_before_the_models_own_settings(tmp_path: Path, caps
     assert lines_of(capsys.readouterr().out) == [want]
     assert main(["translate", *words[:3], "--choose", "mbr", "--samples", "3", "--json", "--device", "cpu"]) == 0
     assert len(lines_of(capsys.readouterr().out)) == 1
+    assert lm.translate(["rain on Oslo", " "], beams=1, max_tokens=5) == [want, ""]
+    drawn = [lm.translate("rain on Oslo", temperature=5.0, seed=seed, max_tokens=9) for seed in range(3)]
+    assert len(set(drawn)) > 1, "a temperature turns the model's own beam search off"
     with pytest.raises(ConfigError, match="task: want one of en_to_de"):
         translation_settings_of(lm.origin.settings, lm.tokenizer, "en_to_xx")
     with pytest.raises(ConfigError, match="task: want none"):

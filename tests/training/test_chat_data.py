@@ -70,7 +70,7 @@ def answer_costs(model: LanguageModel, chat: Chat, talks: list[list[str]]) -> tu
 
 
 def held_out(config: RunConfig) -> list[list[str]]:
-    turns = [document.turns for document in config.data.held_out() if document.turns is not None]
+    turns = [document.conversation for document in config.data.held_out() if document.conversation is not None]
     return [[str(message["content"]) for message in found.messages] for found in turns]
 
 

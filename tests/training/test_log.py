@@ -2,13 +2,17 @@
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from reliability.harness import tiny, trainer_for, write_text
 
 from heddle.core import EnvironmentFault
-from heddle.training.callbacks import Metrics
+from heddle.models import training_flops
+from heddle.models.presets import PresetConfig
+from heddle.objectives import MaskedTokenConfig
+from heddle.training.callbacks import Log, Metrics
 from heddle.training.callbacks.log import _finite
 
 
@@ -93,3 +97,13 @@ def test_a_run_writes_every_number_it_shows(tmp_path: Path) -> None:
     assert set(logged[0]) == {"step", "loss", "norm", "learning_rate", "tokens_per_second", "mfu", "skipped"}
     (held_out,) = (line for line in lines if "validation_loss" in line)
     assert set(held_out) == {"step", "validation_loss", "perplexity", "bits_per_byte"} and held_out["step"] == 4
+
+
+def test_mfu_reckons_with_every_token_that_is_read_not_with_those_that_are_hidden_alone(tmp_path: Path) -> None:
+    """A run of masked tokens counts a fifth of its tokens as targets, and computes with all of them."""
+    config = tiny(write_text(tmp_path / "text.txt"), training__steps=1, every__log=1)
+    encoder = PresetConfig(name="bert-base-masked", layers=1, width=32, heads=2)
+    config = replace(config, model=encoder, objective=MaskedTokenConfig(mask_rate=0.25))
+    trainer = trainer_for(config, tmp_path / "run")
+    (log,) = (one for one in trainer.callbacks if isinstance(one, Log))
+    assert log.flops == 4 * training_flops(trainer.model, trainer.loader.plan.mean_length)

@@ -45,6 +45,15 @@ def said(config: RunConfig, folder: Path) -> tuple[Trainer, str]:
         return set_up(config, RunEnvironment(folder, reporter=ConsoleReporter(console))), console.export_text()
 
 
+def test_only_what_is_prepared_is_announced(text: Path, tmp_path: Path) -> None:
+    config = short(text)
+    first, again = (said(config, tmp_path / "runs" / name)[1] for name in ("a", "b"))
+    assert "text becomes tokens" in first and "training the tokenizer" not in first, "bytes are not learnt"
+    assert "text becomes tokens" not in again, "the shards are there"
+    learnt = said(override(config, "tokenizer", {"kind": "bpe", "vocab": 300}), tmp_path / "runs" / "c")[1]
+    assert "training the tokenizer" in learnt and "text becomes tokens" in learnt
+
+
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 

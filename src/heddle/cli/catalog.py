@@ -5,6 +5,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).parent / "catalog.json"
 ROOT = "RunConfig"
+COMMANDS = {"heddle compare": "SuiteConfig", "heddle scale": "ScaleConfig"}  # commands with keys of their own
 PRESET = "PresetConfig"
 SCALARS = {"none": "null", "str": "text", "bool": "true or false", "float": "number", "int": "integer"}
 
@@ -60,9 +62,12 @@ class Catalog:
 
     @cached_property
     def paths(self) -> dict[str, tuple[str, ...]]:
-        """Return, by table, where it stands in a run's config, by the shortest way, N for an index."""
-        found: dict[str, tuple[str, ...]] = {ROOT: ()}
-        todo = [ROOT]
+        """Return, by table, where it stands in a run's config, by the shortest way, N for an index.
+
+        The keys that only a command has stand below the name of the command.
+        """
+        found: dict[str, tuple[str, ...]] = {ROOT: ()} | {name: (command,) for command, name in COMMANDS.items()}
+        todo = list(found)
         while todo:
             table = self.tables[todo.pop(0)]
             for key in table.keys.values():
@@ -72,6 +77,12 @@ class Catalog:
                         found[inner.name] = (*found[table.name], key.name, *index)
                         todo.append(inner.name)
         return found
+
+
+def join(path: Sequence[str]) -> str:
+    """Write a path with dots; the name of a command stands apart: heddle scale larger.tokens."""
+    command = path[0] if path and path[0] in COMMANDS else ""
+    return " ".join(filter(None, (command, ".".join(path[1:] if command else path))))
 
 
 def _slots(hint: Any) -> list[str]:
@@ -103,13 +114,16 @@ def catalog() -> Catalog:
 def build_catalog() -> dict[str, Any]:
     """Return the catalog as plain data; building every preset to count its parameters takes seconds."""
     from heddle.checkpoints.store import CONFIG_FORMAT, RENAMED
+    from heddle.comparison.scaling import ScaleConfig
+    from heddle.comparison.suites import SuiteConfig
     from heddle.core import encode, kinds
     from heddle.core.describe import field_types, first_sentence, members, reachable, slots
     from heddle.models import build_meta, count_parameters
     from heddle.models.presets import PRESETS
     from heddle.recipes import RECIPES, RunConfig
 
-    classes = [cls for cls in reachable(RunConfig) if _own(cls)]
+    roots = (RunConfig, SuiteConfig, ScaleConfig)
+    classes = list(dict.fromkeys(cls for root in roots for cls in reachable(root) if _own(cls)))
     held = [slot for cls in classes for hint in field_types(cls).values() for slot in slots(hint)]
     presets = {}
     for name, preset in PRESETS.items():
@@ -176,6 +190,8 @@ def _default(given: dict[str, Any], name: str) -> str | None:
     if isinstance(value, Config):
         return value.kind or "table"
     if isinstance(value, tuple):
+        if value and not any(isinstance(one, Config) for one in value):
+            return "[" + ", ".join(f"{one:g}" if isinstance(one, float) else str(one) for one in value) + "]"
         value = [encode(one) if isinstance(one, Config) else one for one in value]
     words = to_yaml({"value": value}).partition(":")[2].split()
     return " ".join(words) if len(words) < 8 else "list"

@@ -42,7 +42,7 @@ def prepare(
     from heddle.core import override
     from heddle.data.shards import Shards, check_target
     from heddle.data.shards import prepare as write
-    from heddle.data.sources import Side, corpus_for
+    from heddle.data.sources import Split, corpus_for
 
     corpus = corpus_for(source)
     for path, value in settings_of(words or []).items():
@@ -53,8 +53,8 @@ def prepare(
     with counted("prepare", TerminalConsole(stderr=True)) as advance:
         prepared = write(corpus, made, out, advance, template)
     print_message(f"{out}: {'up to date; ' * prepared.reused}documents: {prepared.counter}")
-    for side in Side:
-        for folder in prepared.shard_folders(side):
+    for split in Split:
+        for folder in prepared.shard_folders(split):
             shards = Shards.open(folder, verify=False)
             part = f", of which {shards.counted:,} count" if shards.counted < shards.tokens else ""
             print_message(f"  {folder.relative_to(out)}: {shards.count:,} documents, {shards.tokens:,} tokens{part}")

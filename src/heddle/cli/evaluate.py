@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heddle.cli import memory_options as memories
 from heddle.cli.evaluation_table import EVALUATIONS
 from heddle.cli.few_shot import (
     Calibrate,
@@ -27,7 +28,7 @@ from heddle.cli.terminal import note, print_message, write
 
 if TYPE_CHECKING:
     from heddle.data.shards import Shards
-    from heddle.data.sources import CorpusConfig, Document, DocumentCounter, EncodedDocument
+    from heddle.data.sources import CorpusConfig, Document, DocumentCounter, EncodedDocument, Split
     from heddle.lm import LM
     from heddle.tasks.evaluation import EvaluationTask
     from heddle.tasks.few_shot import FewShot
@@ -71,6 +72,11 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     carry: Annotated[
         bool, typer.Option("--carry", help="Carry the state of a recurrent model from document to document.")
     ] = False,
+    memory: memories.Memory = None,
+    memory_weight: memories.Weight = None,
+    memory_k: memories.Count = None,
+    memory_temperature: memories.Temperature = None,
+    memory_search: memories.Search = None,
     device: Device = "auto",
     weights: Weights = "auto",
     best: Best = False,
@@ -89,14 +95,16 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     if table or runs:
         return show_table(runs or [], table, json_)
     _check_limit(limit)
+    recall = memories.MemoryWords(memory, memory_weight, memory_k, memory_temperature, memory_search)
     prompt = PromptOptions(labels, examples, k, seed, calibrate, template, instruction)
     if task is not None:
         chosen = _check_task(task, data, {"window": window, "stride": stride, "carry": carry or None})
         prompting = prompt.for_task(chosen)
-        lm = open_model(model, device, weights, best)
+        lm = recall.apply(open_model(model, device, weights, best))
         return _grade(chosen, lm, str(data), GradeOptions(prompting, prompt.record(prompting), limit, json_))
     prompt.refuse("--task")
-    return _measure(open_model(model, device, weights, best), data, limit, (window, stride, carry), json_)
+    lm = recall.apply(open_model(model, device, weights, best))
+    return _measure(lm, data, limit, (window, stride, carry), json_)
 
 
 def _check_limit(limit: int | None) -> None:
@@ -115,7 +123,7 @@ def _measure(
     from heddle.tasks.scoring import evaluate_chats
 
     counter = DocumentCounter()
-    corpus = _corpus(lm, data)
+    corpus = corpus_of(lm, data)
     kept = None if corpus is None or data is not None or lm.model.reads_source else _kept(lm, corpus)
     if lm.model.reads_source:
         _refuse_reading(reading)
@@ -130,7 +138,7 @@ def _measure(
         write(json.dumps(found.plain()))
     else:
         _show(found)
-    return _report_skipped(counter, own=data is None)
+    return report_skipped(counter, own=data is None)
 
 
 def _measure_pairs(lm: "LM", pairs: "Iterator[tuple[str, str]]") -> "Evaluation":
@@ -168,7 +176,7 @@ def _pairs(corpus: "CorpusConfig | None", data: str | None, counter: "DocumentCo
 
     if corpus is None or corpus.prepared is not None:
         raise DataError(f"{data}: want files of pairs for an encoder-decoder, found prepared data")
-    for document in corpus.held_out(counter) if data is None else _read(corpus, data, counter):
+    for document in corpus.held_out(counter) if data is None else read_documents(corpus, data, counter):
         if document.target is None:
             want = "a source and its target, since the model is an encoder-decoder"
             raise DataError(f"{document.origin}: want {want}, found one text; translate --reference grades two files")
@@ -249,7 +257,7 @@ def _show(found: "Evaluation") -> None:
         print_message(f"sliding window   {found.window} tokens, stride {found.stride}")
 
 
-def _report_skipped(counter: "DocumentCounter", own: bool) -> int:
+def report_skipped(counter: "DocumentCounter", own: bool) -> int:
     """Report skipped documents, the first of each kind by its place; return the exit code.
 
     An empty text is no error. Of a run's own data only errors are reported.
@@ -262,7 +270,7 @@ def _report_skipped(counter: "DocumentCounter", own: bool) -> int:
     return BAD_LINES if counter.faulty else 0
 
 
-def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":
+def corpus_of(lm: "LM", data: str | None) -> "CorpusConfig | None":
     """Return the corpus of the run, or that of a path; None: prepared data."""
     from heddle.core import ConfigError, decode
     from heddle.data.sources import CorpusConfig, PreparedSource, source_for
@@ -312,13 +320,15 @@ def _texts(
     lm: "LM", corpus: "CorpusConfig | None", data: str | None, counter: "DocumentCounter"
 ) -> "Iterator[str] | Shards":
     """Return the texts to measure: the held-out part of a run's corpus, all of a path, or the held-out shards."""
+    from heddle.data.sources import Split
+
     folder = Path(data or "") if corpus is None else corpus.prepared
     if folder is not None:
-        return _prepared(lm, folder)
+        return prepared_shards(lm, folder, Split.VALID)
     assert corpus is not None
     if data is None:
         return (document.text for document in corpus.held_out(counter))
-    return (document.text for document in _read(corpus, data, counter))
+    return (document.text for document in read_documents(corpus, data, counter))
 
 
 def _chats(
@@ -329,16 +339,16 @@ def _chats(
 
     chat_encoder = corpus.chat_encoder(lm.tokenizer, lm.origin.template)
     assert chat_encoder is not None
-    for document in corpus.held_out(counter) if data is None else _read(corpus, data, counter):
-        assert document.turns is not None
-        found = chat_encoder.encode(document.turns)
+    for document in corpus.held_out(counter) if data is None else read_documents(corpus, data, counter):
+        assert document.conversation is not None
+        found = chat_encoder.encode(document.conversation)
         if isinstance(found, RejectedDocument):
             counter.skip(found.reason, document.origin)
         else:
             yield found
 
 
-def _read(corpus: "CorpusConfig", data: str, counter: "DocumentCounter") -> "Iterator[Document]":
+def read_documents(corpus: "CorpusConfig", data: str, counter: "DocumentCounter") -> "Iterator[Document]":
     """Yield the documents of a path; refuse a path without any."""
     from heddle.core import DataError
 
@@ -349,11 +359,10 @@ def _read(corpus: "CorpusConfig", data: str, counter: "DocumentCounter") -> "Ite
         raise DataError(f"{data}: no text to measure: {counter}")
 
 
-def _prepared(lm: "LM", folder: Path) -> "Shards":
-    """Open the held-out shards of prepared data."""
+def prepared_shards(lm: "LM", folder: Path, split: "Split") -> "Shards":
+    """Open the shards of one side of prepared data."""
     from heddle.core import DataError
     from heddle.data.shards import Shards, open_prepared
-    from heddle.data.sources import Side
     from heddle.text.tokenizers import load_tokenizer
 
     prepared = open_prepared(folder)
@@ -363,4 +372,4 @@ def _prepared(lm: "LM", folder: Path) -> "Shards":
         raise DataError(f"{folder}: prepared with another tokenizer than the model's")
     if prepared.pairs:
         raise DataError(f"{folder}: has pairs, and a language model needs plain text")
-    return Shards.open(prepared.shard_folders(Side.VALID)[0])
+    return Shards.open(prepared.shard_folders(split)[0])

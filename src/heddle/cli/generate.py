@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from heddle.cli import generation_options as opts
+from heddle.cli import memory_options as memories
 from heddle.cli.line_input import LineErrors, is_interactive, read_lines, stdin_is_piped, valid_lines, valid_records
 from heddle.cli.options import Best, Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
@@ -66,6 +67,11 @@ def generate(  # noqa: PLR0913 - the options are the contract
     draft: opts.DraftModel = None,
     cache: opts.CacheKind = None,
     compile: opts.CompileWhen = None,
+    memory: memories.Memory = None,
+    memory_weight: memories.Weight = None,
+    memory_k: memories.Count = None,
+    memory_temperature: memories.Temperature = None,
+    memory_search: memories.Search = None,
     device: Device = "auto",
     weights: Weights = "auto",
     best: Best = False,
@@ -195,7 +201,10 @@ def _job(options: opts.Options, constraints: "TextConstraints") -> _Job:
     from heddle.tasks.generation import check_stop_strings
 
     stops = check_stop_strings(options["stop"])
+    names = ("memory", "memory_weight", "memory_k", "memory_temperature", "memory_search")
+    recall = memories.MemoryWords(*(options[name] for name in names))
     lm = open_model(options["model"], options["device"], options["weights"], options["best"])
+    lm = recall.apply(lm)
     generator = lm.text_generator(opts.draft_from(options))
     config = generator.generation_config(opts.generation_options_from(options))
     generator.requests([], config, constraints)  # invalid constraints are reported once, not for every prompt

@@ -10,14 +10,14 @@ from typing import Any
 
 import typer
 
-from heddle.cli.catalog import ROOT, Catalog, Key, Table, catalog
+from heddle.cli.catalog import COMMANDS, ROOT, Catalog, Key, Table, catalog, join
 
-MOST = 16  # lines of a search
+MAX_RESULTS = 16  # lines of a search
 ENDINGS = ("ings", "ing", "ed", "es", "s")
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyMatch:
     """Where a path of the user leads: a field, or the tables that it stands for, and the path as it is written."""
 
     path: str
@@ -42,16 +42,16 @@ def explain(words: str) -> Iterator[str]:
     if not words:
         yield from _overview(known)
         return
-    places = find_places(known, words)
-    for place in places:
-        yield from _describe(known, place)
-    shown = {place.path for place in places}
-    found = [] if places and "." in words else [hit for hit in search(known, words) if hit.name not in shown]
-    if not places and not found:
+    matches = find_matches(known, words)
+    for match in matches:
+        yield from _describe(known, match)
+    shown = {match.path for match in matches}
+    found = [] if matches and "." in words else [hit for hit in search(known, words) if hit.name not in shown]
+    if not matches and not found:
         near = _nearest_key(known, words)
         more = did_you_mean(near) if near else "; `heddle help` lists the topics"
         raise UsageError(f"help: no key is called {words!r}, and no sentence has these words{more}")
-    yield from _results(words, found, beside=bool(places))
+    yield from _results(words, found, beside=bool(matches))
 
 
 def _nearest_key(known: Catalog, words: str) -> str | None:
@@ -59,8 +59,8 @@ def _nearest_key(known: Catalog, words: str) -> str | None:
     from heddle.core import nearest
 
     above, _, last = words.rpartition(".")
-    for place in find_places(known, above) if above else ():
-        if (near := nearest(last, [name for table in place.tables for name in table.keys])) is not None:
+    for match in find_matches(known, above) if above else ():
+        if (near := nearest(last, [name for table in match.tables for name in table.keys])) is not None:
             return f"{above}.{near}"
     return nearest(words, {name for table in known.tables.values() for name in (*table.keys, table.kind or "")})
 
@@ -75,6 +75,7 @@ def _overview(known: Catalog) -> Iterator[str]:
             ("heddle help WORDS", "search: heddle help early stopping"),
             ("heddle list", "runs, recipes, presets, tokenizers, data sources"),
             ("heddle COMMAND -h", "the options of a command"),
+            ("heddle help scale", "the keys of heddle scale; likewise compare"),
             ("docs/reference.md", "all keys on one page"),
         ]
     )
@@ -83,58 +84,71 @@ def _overview(known: Catalog) -> Iterator[str]:
 # --- a key ------------------------------------------------------------------------------------------------------------
 
 
-def find_places(known: Catalog, path: str) -> list[Place]:
-    """Return where a dotted path leads: from the top or, for a single name, wherever a run's tables have that key."""
-    keys = [one for one in path.split(".") if not re.fullmatch(r"[0-9]+|N", one)]
+def find_matches(known: Catalog, path: str) -> list[KeyMatch]:
+    """Return where a dotted path leads: from the top or, for a single name, wherever a run's tables have that key.
+
+    Keys of a command follow, with its name or without it: scale.budgets, or budgets.
+    """
+    keys = [one for one in re.split(r"[. ]", path.removeprefix("heddle ")) if not re.fullmatch(r"[0-9]+|N", one)]
+    found = _find_in_run(known, keys)
+    for command, name in COMMANDS.items():
+        rest = keys[1:] if f"heddle {keys[0]}" == command else keys
+        found += _follow(known, [known.tables[name]], rest, f"{command} ")
+    return found
+
+
+def _find_in_run(known: Catalog, keys: list[str]) -> list[KeyMatch]:
     found = _follow(known, [known.tables[ROOT]], keys, "")
     if found or len(keys) != 1:
         return found
-    by_path: dict[str, Place] = {}
-    for table in known.tables.values():  # the same key of several kinds is one place
-        where = ".".join(known.paths[table.name])
+    by_path: dict[str, KeyMatch] = {}
+    for table in known.tables.values():  # the same key of several kinds is one match
+        where = join(known.paths[table.name])
+        if known.paths[table.name][:1] in [(command,) for command in COMMANDS]:
+            continue
         if keys[0] == table.kind:
-            by_path[f"{where}={table.kind}"] = Place(f"{where}={table.kind}", None, (table,))
+            by_path[f"{where}={table.kind}"] = KeyMatch(f"{where}={table.kind}", None, (table,))
         elif keys[0] in table.keys and len(known.paths[table.name]) < 3:
             key = table.keys[keys[0]]
-            by_path.setdefault(f"{where}.{key.name}", Place(f"{where}.{key.name}", key, tuple(known.held(key))))
+            by_path.setdefault(f"{where}.{key.name}", KeyMatch(f"{where}.{key.name}", key, tuple(known.held(key))))
     return list(by_path.values())
 
 
-def _follow(known: Catalog, tables: list[Table], keys: list[str], path: str) -> list[Place]:
+def _follow(known: Catalog, tables: list[Table], keys: list[str], path: str) -> list[KeyMatch]:
     """Walk down by keys, and by names of kinds, which choose among tables."""
     if not keys:
-        return [Place(path, None, tuple(tables))] if path else []
+        return [KeyMatch(path.strip(), None, tuple(tables))] if path else []
     first, rest = keys[0], keys[1:]
     chosen = [table for table in tables if table.kind == first]
     by_kind = _follow(known, chosen, rest, f"{path}={first}") if chosen else []
     return by_kind + _follow_key(known, tables, first, rest, path)  # a few names are both, such as model.encoder
 
 
-def _follow_key(known: Catalog, tables: list[Table], first: str, rest: list[str], path: str) -> list[Place]:
+def _follow_key(known: Catalog, tables: list[Table], first: str, rest: list[str], path: str) -> list[KeyMatch]:
     holders = [table for table in tables if first in table.keys]
-    inner = f"{path}.{first}" if path else first
+    inner = f"{path}{'' if path.endswith(' ') or not path else '.'}{first}"
     if not rest:
-        unique: dict[tuple[str, str], Place] = {}
+        unique: dict[tuple[str, str], KeyMatch] = {}
         for table in holders:
             key = table.keys[first]
             own = inner if len(tables) == 1 or len(holders) == len(tables) else f"{path}={table.kind}: {first}"
-            unique.setdefault((key.about, key.type), Place(own, key, tuple(known.held(key))))
+            unique.setdefault((key.about, key.type), KeyMatch(own, key, tuple(known.held(key))))
         return list(unique.values())
     below = {held.name: held for table in holders for held in known.held(table.keys[first])}
     return _follow(known, list(below.values()), rest, inner) if below else []
 
 
-def _describe(known: Catalog, place: Place) -> Iterator[str]:
-    tables = place.tables
-    if place.key is not None:
-        yield f"{place.path}  {_type(place.key)}"
-        yield f"    {_first_upper(place.key.about)}"
+def _describe(known: Catalog, match: KeyMatch) -> Iterator[str]:
+    tables = match.tables
+    if match.key is not None:
+        yield f"{match.path}  {_type(match.key)}"
+        yield f"    {_first_upper(match.key.about)}"
     elif len(tables) == 1:
-        yield f"{place.path}  {tables[0].about}"
+        yield f"{match.path}  {tables[0].about}"
     if len(tables) > 1:
         yield "  kinds:"
         yield from _rows([(str(table.kind), table.about) for table in tables], indent=4)
-        yield f"  `heddle help {place.path.replace('=', '.')}.KIND` shows the keys of one"
+        yield f"  `heddle help {match.path.replace('=', '.')}.KIND` shows the keys of one"
     elif tables:
         yield from _tree(known, tables[0], "  ")
     yield ""
@@ -173,12 +187,12 @@ def search(known: Catalog, words: str) -> list[Entry]:
 def _entries(known: Catalog) -> Iterator[Entry]:
     seen: set[tuple[str, str]] = set()
     for table in known.tables.values():
-        where = ".".join(known.paths[table.name])
+        where = join(known.paths[table.name])
         depth = len(known.paths[table.name])
         if table.kind is not None:
             yield Entry(f"{where}={table.kind}", table.about, depth)
         for key in table.keys.values():
-            name = f"{where}.{key.name}" if where else key.name
+            name = join((*known.paths[table.name], key.name))
             if (name, key.about) not in seen:  # several kinds may have it
                 seen.add((name, key.about))
                 yield Entry(name, key.about, depth + 1)
@@ -201,9 +215,9 @@ def _options() -> Iterator[Entry]:
 def _results(words: str, found: list[Entry], beside: bool) -> Iterator[str]:
     if found:
         yield f"{'Also with' if beside else 'With'} {words!r} in the name or the sentence:"
-        yield from _rows([(entry.name, _first_upper(entry.about)) for entry in found[:MOST]])
-    if len(found) > MOST:
-        yield f"  and {len(found) - MOST} more: give another word"
+        yield from _rows([(entry.name, _first_upper(entry.about)) for entry in found[:MAX_RESULTS]])
+    if len(found) > MAX_RESULTS:
+        yield f"  and {len(found) - MAX_RESULTS} more: give another word"
 
 
 def _split(text: str) -> list[str]:

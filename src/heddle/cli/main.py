@@ -28,6 +28,7 @@ from heddle.cli.fill import fill
 from heddle.cli.generate import generate
 from heddle.cli.help import help_
 from heddle.cli.list import list_
+from heddle.cli.memory import memory
 from heddle.cli.plot import plot
 from heddle.cli.rescore import rescore
 from heddle.cli.retrieve import retrieve
@@ -117,6 +118,7 @@ app.command("scale")(scale)
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
+app.add_typer(memory, name="memory")
 app.command("convert")(convert)
 app.command("list")(list_)
 app.command("plot")(plot)

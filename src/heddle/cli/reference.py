@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from heddle.cli.catalog import ROOT, Catalog, Key, Table
+from heddle.cli.catalog import ROOT, Catalog, Key, Table, join
 
 HEAD = """# Reference
 
@@ -25,7 +25,7 @@ def _sections(known: Catalog) -> Iterator[str]:
     yield from _section("run", known, known.tables[ROOT])
     done = {ROOT}
     for name, path in known.paths.items():
-        slot = ".".join(path)
+        slot = join(path)
         members = [t for t, p in known.paths.items() if p == path and t not in done]
         if name in done or not members:
             continue
@@ -62,8 +62,8 @@ def _type(known: Catalog, key: Key) -> str:
     held = known.held(key)
     if not held:
         return key.type
-    slot = ".".join(known.paths[held[0].name])
-    anchor = slot.replace(".", "").lower()
+    slot = join(known.paths[held[0].name])
+    anchor = slot.replace(".", "").replace(" ", "-").lower()
     return key.type.replace("table", f"[{slot}](#{anchor})", 1)
 
 

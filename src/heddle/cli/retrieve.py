@@ -21,7 +21,7 @@ TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
 BM25 = "bm25"
 AT_ONCE = 512  # queries
 DIGITS = 4  # of a score
-MOST = 1 << 20  # bytes of a record that tell that it is ours
+MAX_BYTES = 1 << 20  # bytes of a record that tell that it is ours
 
 
 def retrieve(  # noqa: PLR0913 - the options are the contract
@@ -279,5 +279,5 @@ def _is_ours(path: Path) -> bool:
     from heddle.core.system import parse_json
 
     with path.open("rb") as file:
-        found = parse_json(file.readline(MOST).decode("utf-8", "replace"))
+        found = parse_json(file.readline(MAX_BYTES).decode("utf-8", "replace"))
     return isinstance(found, dict) and found.keys() >= {"text", "prototype"}

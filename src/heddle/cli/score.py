@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heddle.cli import memory_options as memories
 from heddle.cli.line_input import InputLine, LineErrors, is_interactive, valid_lines, valid_records
 from heddle.cli.options import Best, Device, Model, Weights, open_model
 from heddle.cli.terminal import write
@@ -67,6 +68,11 @@ def score(  # noqa: PLR0913 - the options are the contract
     spaces: Annotated[
         SpacePlacement, typer.Option(help="With --by word: count the whitespace before or after a word as part of it.")
     ] = SpacePlacement.BEFORE,
+    memory: memories.Memory = None,
+    memory_weight: memories.Weight = None,
+    memory_k: memories.Count = None,
+    memory_temperature: memories.Temperature = None,
+    memory_search: memories.Search = None,
     device: Device = "auto",
     weights: Weights = "auto",
     best: Best = False,
@@ -83,10 +89,11 @@ def score(  # noqa: PLR0913 - the options are the contract
     if spaces is SpacePlacement.AFTER and by is not Unit.WORD:
         raise UsageError("--spaces after requires --by word")
     config = ScoringConfig(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
+    recall = memories.MemoryWords(memory, memory_weight, memory_k, memory_temperature, memory_search)
     records = records or Path(file).suffix == ".jsonl"
     line_errors = LineErrors()
     with _inputs(file, source, records, line_errors) as inputs:
-        lm = open_model(model, device, weights, best)
+        lm = recall.apply(open_model(model, device, weights, best))
         task = text_scorer(lm.model, lm.tokenizer, config)
         if not records and task.wants_source != (source is not None):
             if source is None:

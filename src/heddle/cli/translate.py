@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from heddle.lm import LM
     from heddle.tasks.generation import CandidateRanking, TaskSettings, Translation, Translator
 
-MAX_LENGTH_RATIO = 2.0  # new tokens per source token, at most, unless the model has a length of its own
 Options = dict[str, Any]  # command-line options; None: not given
 Method = tuple["GenerationConfig", "CandidateRanking"]  # how to generate candidates, and how to rank them
 MethodFor = Callable[["TaskSettings"], Method]  # by a model's own settings
@@ -118,24 +117,17 @@ def translate(  # noqa: PLR0913 - the options are the contract
 def _beam_search(search_options: Options, sampling_options: Options, n_best: int, own: "TaskSettings") -> Method:
     """Return the config of beam search; options that are typed come before the model's own."""
     from heddle.core import ConfigError, check_at_least
-    from heddle.decoding import generation_config
-    from heddle.tasks.generation import SearchOrder
+    from heddle.tasks.generation import BEAMS, SearchOrder, length_limits
 
     _refuse(sampling_options, Selection.MBR)
+    defaults = {**BEAMS, **length_limits(own)}
     given = {name: value for name, value in search_options.items() if value is not None}
-    options: Any = {**_limits(own), "beams": 4, "length_penalty": 1.0, **own.options, **given}
-    beams = options["beams"]
+    beams = {**defaults, **own.options, **given}["beams"]
     check_at_least(1, beams=beams)
     if not 1 <= n_best <= beams:
         raise ConfigError("n_best", want=f"1 to the {beams} beams", got=n_best)
-    if beams == 1:  # what only beam search uses, unless it was typed
-        options = {k: v for k, v in options.items() if k in given or k not in ("length_penalty", "early_stopping")}
-    return generation_config(options | {"samples": n_best}), SearchOrder()
-
-
-def _limits(own: "TaskSettings") -> Options:
-    """Return the limits of a length for a model that has none of its own."""
-    return {} if "max_tokens" in own.options else {"max_tokens": 512, "max_length_ratio": MAX_LENGTH_RATIO}
+    typed: Any = given | {"samples": n_best}
+    return own.generation_config(typed, defaults), SearchOrder()
 
 
 def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_best: int, own: "TaskSettings") -> Method:
@@ -143,12 +135,12 @@ def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_be
     from heddle.core import ConfigError, check_at_least
     from heddle.decoding import generation_config
     from heddle.decoding.generation import MultinomialSampling
-    from heddle.tasks.generation import MinimumBayesRisk
+    from heddle.tasks.generation import MinimumBayesRisk, length_limits
     from heddle.tasks.metrics import similarity_named
 
     _refuse(search_options, Selection.BEAMS)
     kept = ("max_tokens", "min_tokens", "no_repeat_ngram", "forced_end")
-    options: Options = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0, **_limits(own)}
+    options: Options = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0, **length_limits(own)}
     options |= {name: own.options[name] for name in kept if name in own.options}
     options |= {name: value for name, value in sampling_options.items() if value is not None}
     check_at_least(1, samples=options["samples"])

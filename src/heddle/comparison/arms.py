@@ -54,6 +54,13 @@ def check_times(suite: Suite, folder: Path) -> None:
         raise UsageError(f"suite {suite.name}: equal seconds need the speed of each variant; run with --pilot first")
 
 
+def check_speeds(plan: Plan, times: StepTimes) -> None:
+    """Refuse to train for equal seconds where the speed of a variant is not known."""
+    if TIME in plan.suite.arms:
+        for variant, config in plan.variants:
+            times.of(config, variant.name)
+
+
 def next_runs(plan: Plan, results: Mapping[str, Result], times: StepTimes, controls: bool) -> list[PlannedRun]:
     """Return all runs that can be named by now; those of a tuned rate follow from the search for it."""
     runs: list[PlannedRun] = []
@@ -80,12 +87,16 @@ def _steps(plan: Plan, variant: Variant, config: RunConfig, times: StepTimes) ->
 
 
 def _timed_runs(plan: Plan, times: StepTimes) -> list[PlannedRun]:
-    """Return runs of as many seconds as the base takes, for the variants whose steps are notably slower or faster."""
+    """Return runs of as many seconds as the base takes, for the variants whose steps are notably slower or faster.
+
+    A variant of unknown speed has none: a report may be about many variants of which a few were trained so.
+    """
     (first, base), *variants = plan.variants
-    whole, pace = _steps(plan, first, base, times), times.of(base, first.name)
+    whole, pace = _steps(plan, first, base, times), times.find(base)
     runs: list[PlannedRun] = []
     for variant, config in variants:
-        ratio = times.of(config, variant.name) / pace
+        seconds = times.find(config)
+        ratio = 1.0 if seconds is None or pace is None else seconds / pace
         if abs(ratio - 1) > NOTABLE:
             runs += plan.runs(variant, config, TIME, max(1, round(whole / ratio)), plan.suite.seeds)
     return runs

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from heddle.comparison.arms import RATE, StepTimes, check_times, next_runs
+from heddle.comparison.arms import RATE, StepTimes, check_speeds, check_times, next_runs
 from heddle.comparison.estimate import announce, expected_seconds
 from heddle.comparison.execution import (
     EXECUTORS,
@@ -21,7 +21,7 @@ from heddle.comparison.execution import (
     Ledger,
     Limit,
     Result,
-    Turns,
+    TrainingSlots,
     keep_log,
     remove_checkpoints,
 )
@@ -92,7 +92,7 @@ class Options:
         return self.processes or (1 if torch.cuda.is_available() else usable_cores())
 
     @property
-    def turns(self) -> int:
+    def training_slots(self) -> int:
         """Return how many runs train at once where that is fewer than there are processes; 0: all do."""
         return 0 if self.at_once is None or self.at_once >= self.side_by_side else self.at_once
 
@@ -153,6 +153,8 @@ class _Queue:
             self.ledger.forget_failed()
         if self.options.pilot:
             measure_speeds(self.plan.configs(), self.folder, self.options.side_by_side, limit, self.watcher.message)
+        else:
+            check_speeds(self.plan, StepTimes.read(self.folder))
         self._announce()
         while (left := self._left()) and not limit.is_over():
             before = len(left)
@@ -210,7 +212,7 @@ class _Queue:
             state["done"] += 1
             self._report(result, f"[{state['done']:.0f}/{total}]")
 
-        def on_progress(running: Sequence[Job], waiting: int) -> None:
+        def on_progress(running: Sequence[Job], queued: int) -> None:
             if time.monotonic() - state["reported"] >= OFTEN:
                 state["reported"] = time.monotonic()
                 training = tuple((j.names["variant"], j.names["seed"], *steps_of(j)) for j in running)
@@ -220,9 +222,9 @@ class _Queue:
             if (result := job.result()) is not None and not (self.options.again and result.status == "failed"):
                 on_result(result)
                 remove_checkpoints(job)
-        waiting = [job for key, job in jobs.items() if key not in self.ledger.results]
+        queued = [job for key, job in jobs.items() if key not in self.ledger.results]
         executor = EXECUTORS[self.options.executor](self.options.side_by_side)
-        executor.run(self._in_order(waiting), limit, on_result, on_progress)
+        executor.run(self._in_order(queued), limit, on_result, on_progress)
 
     def _report(self, result: Result, number: str) -> None:
         figure = f"loss {result.loss:.4f}" if result.status == "done" else f"{result.status}: {result.reason}"
@@ -245,9 +247,9 @@ class _Queue:
         config = encode(run.config)
         assert isinstance(config, dict)
         place = (self.folder / "runs" / run.key).resolve()
-        turns = Turns(str((self.folder / "turns").resolve()), self.options.turns, limit.until)
+        slots = TrainingSlots(str((self.folder / "slots").resolve()), self.options.training_slots, limit.until)
         use = (*run.config.use, *own_code(run.config))
-        return Job(place, config, names, use, run.cost, self.options.side_by_side, turns)
+        return Job(place, config, names, use, run.cost, self.options.side_by_side, slots)
 
 
 def groups(jobs: Sequence[Job]) -> list[Group]:

@@ -74,6 +74,10 @@ class ObjectiveConfig(Config, ABC):
         """Tell whether the held-out loss counts each token of a text once."""
         return self.predicts_every_token
 
+    def target_share(self, length: int) -> float:
+        """Return the share of the positions of a full row whose targets count."""
+        return 1.0
+
     def loss_function(self, frozen: Model | None = None) -> LossFunction:
         """Return the loss as a function of model and batch, with the frozen model that `frozen_field` names."""
         return self
@@ -166,10 +170,6 @@ class TokenObjective(ObjectiveConfig, ABC):
     @abstractmethod
     def logits_function(self, model: Model) -> Callable[[Tensor], Tensor]:
         """Return the function by which hidden states become logits."""
-
-    def target_share(self, length: int) -> float:
-        """Return the share of the positions of a full row whose targets count."""
-        return 1.0
 
 
 def control_ids(special: Mapping[str, int]) -> tuple[int, ...]:

@@ -13,17 +13,17 @@ from heddle.checkpoints import Source, open_tokenizer, summary_prefix
 from heddle.checkpoints.store import Checkpoint, open_regular_file, run_config_of
 from heddle.core import ConfigError, DamageError, DataError, UsageError, replace
 from heddle.core.system import choose_hardware, read_text, write_text
-from heddle.data.rows import MixedPlan, RowPlan, measured_text, token_traits
+from heddle.data.rows import MeasuredText, MixedPlan, RowPlan, measured_text, token_traits
 from heddle.data.shards import (
     LabelSet,
     Prepared,
     ProgressCallback,
     find_labels,
     open_prepared,
-    open_side,
+    open_split,
     prepare,
 )
-from heddle.data.sources import CorpusConfig, Side
+from heddle.data.sources import CorpusConfig, Split
 from heddle.models.networks import Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import with_adapters
@@ -39,7 +39,7 @@ from heddle.text.tokenizers import (
     old_pieces,
     parse_tokenizer,
 )
-from heddle.training.callbacks import HeldOutRows, measured_rows
+from heddle.training.callbacks import HeldOutRows
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import choose_trainable, initial_config, initial_model
 
@@ -193,7 +193,7 @@ def build_over_parent(
 
 
 def training_labels(config: RunConfig) -> LabelSet:
-    """Return the labels of the training side, of prepared data as they were stored."""
+    """Return the labels of the training split, of prepared data as they were stored."""
     wanted = config.objective.label_kind
     if config.data.prepared is None:
         return find_labels(config.data, wanted)
@@ -263,8 +263,8 @@ def discard_damaged(config: RunConfig, prepared: list[Prepared], folder: Path) -
     found = False
     for corpus, made in zip([config.data, *(share.data for share in config.mix)], prepared, strict=True):
         try:
-            for side in Side:
-                open_side(made, side)
+            for split in Split:
+                open_split(made, split)
         except DamageError:
             if made.folder.parent == folder.parent / CACHE:
                 for source in corpus.every:
@@ -290,7 +290,7 @@ def _opened(folder: Path) -> Prepared:
 
 def build_training_plan(config: RunConfig, prepared: list[Prepared]) -> RowPlan:
     """Return the plan of training rows, of one corpus or of several mixed by weight."""
-    opened = [open_side(one, Side.TRAIN) for one in prepared]
+    opened = [open_split(one, Split.TRAIN) for one in prepared]
     plans = [config.rows.build(shards, config.seed, source) for shards, source in opened]
     if len(plans) == 1:
         return plans[0]
@@ -300,14 +300,16 @@ def build_training_plan(config: RunConfig, prepared: list[Prepared]) -> RowPlan:
 
 def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     """Return the held-out rows: in stored order (pairs by their lengths), cut as in training, each target once."""
-    shards, source = open_side(prepared, Side.VALID)
+    shards, source = open_split(prepared, Split.VALID)
     batch = config.training.micro_batch or min(config.training.batch, 32)
     plan = config.rows.for_validation(shards, batch).build(shards, config.seed, source)
-    rows = measured_rows(plan, config.validation_rows)
-    text = measured_text(plan, rows, shards, lambda: load_tokenizer(prepared.tokenizer))
+
+    def text_of(rows: range) -> MeasuredText:
+        return measured_text(plan, rows, shards, lambda: load_tokenizer(prepared.tokenizer))
+
     lanes = config.training.micro_batch if config.training.reduction == "deterministic" else None
     prepare = config.objective.preparer(0, lambda: token_traits(load_tokenizer(prepared.tokenizer)))
-    return HeldOutRows(plan, batch, text, config.validation_rows, lanes, prepare)
+    return HeldOutRows(plan, batch, text_of, config.validation_rows, lanes, prepare)
 
 
 def plan_rows(config: RunConfig, prepared: list[Prepared]) -> tuple[RowPlan, HeldOutRows]:

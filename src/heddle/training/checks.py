@@ -1,6 +1,9 @@
 """Checks: errors in a run's config that are found before its text is read."""
 
-from heddle.core import ConfigError, fields_of, find
+from collections.abc import Sequence
+
+from heddle.checkpoints.store import Checkpoint, run_config_of
+from heddle.core import ConfigError, decode, diff, fields_of, find
 from heddle.models import build_meta
 from heddle.models.networks import Model
 from heddle.nn.attention import AttentionConfig
@@ -9,6 +12,7 @@ from heddle.nn.recurrent import RecurrentConfig
 from heddle.objectives import PURPOSES, NextTokenConfig
 from heddle.text.tokenizers import MASK, BpeTokenizer
 from heddle.training.callbacks import NoWindowWarmupConfig
+from heddle.training.loop import Callback
 from heddle.training.run_config import RunConfig, TrainingConfig
 from heddle.training.trainable import choose_trainable
 
@@ -142,3 +146,29 @@ def _check_rows(config: RunConfig) -> None:
     if rows.required_batch not in (None, batch):
         want = f"{batch}, the value of training.batch"
         raise ConfigError(f"rows.{rows.batch_field}", want=want, got=rows.required_batch)
+
+
+def check_resumed(config: RunConfig, found: Checkpoint) -> None:
+    """Refuse to put a checkpoint's weights into another model."""
+    before = decode(RunConfig, run_config_of(found))
+    if config.training.steps < found.step:
+        want = f"at least {found.step}, the steps that the run has done"
+        raise ConfigError("training.steps", want=want, got=config.training.steps)
+    if changed := diff(before.model, config.model):
+        first = changed[0]
+        raise ConfigError(f"model.{first.path}", want=f"{first.before}, the value of the resumed run", got=first.after)
+    if before.keep.weights != config.keep.weights:
+        all_weights = f"heddle convert {found.path.parent.parent} writes all weights"
+        want = f"{before.keep.weights}, the value of the resumed run; {all_weights}"
+        raise ConfigError("keep.weights", want=want, got=config.keep.weights)
+    for name, was, now in (("frozen", before.frozen, config.frozen), ("unfrozen", before.unfrozen, config.unfrozen)):
+        if was != now:
+            raise ConfigError(name, f"cannot change from {list(was)} in a resumed run; start a new run with init=RUN")
+
+
+def check_saved_names(callbacks: Sequence[Callback]) -> None:
+    """Refuse two callbacks whose states would be one in a checkpoint."""
+    names = [one.saved_as for one in callbacks if one.saved_as]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError("callbacks", want="a saved_as of its own for each", got=name)

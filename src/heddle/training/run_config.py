@@ -19,9 +19,9 @@ from heddle.training.init_vocabulary import InitVocabularyConfig, KeptVocabulary
 from heddle.training.loop import ActivationCheckpointing, GuardConfig, Reduction
 from heddle.training.optimizers import AdamWConfig, CosineConfig, OptimizerConfig, ScheduleConfig, WeightAverageConfig
 
-MOST_THREADS = 1024  # more than that end a process rather than speed it up
+MAX_THREADS = 1024  # more than that end a process rather than speed it up
 
-check_threads = within(f"at most {MOST_THREADS:,}", lambda number: number <= MOST_THREADS)
+check_threads = within(f"at most {MAX_THREADS:,}", lambda number: number <= MAX_THREADS)
 
 
 @settings

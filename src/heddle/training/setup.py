@@ -18,7 +18,6 @@ from heddle.core import (
     DamageError,
     UsageError,
     decode,
-    diff,
     encode,
     fields_of,
     find,
@@ -27,14 +26,22 @@ from heddle.core import (
 )
 from heddle.core.system import CoreWatch, Hardware, keep_freed_memory, write_json
 from heddle.data.rows import Loader, RowPlan, token_traits
-from heddle.data.shards import LabelSet, Prepared
+from heddle.data.shards import LabelSet, Prepared, ProgressCallback
 from heddle.models import training_flops
 from heddle.models.networks import Model
 from heddle.models.presets import PresetConfig, preset
 from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import TOKENIZER, Tokenizer
 from heddle.training import assemble, callbacks, loop
-from heddle.training.checks import check_fit, check_model, guess_control_tokens, guess_vocab, rows_per_process
+from heddle.training.checks import (
+    check_fit,
+    check_model,
+    check_resumed,
+    check_saved_names,
+    guess_control_tokens,
+    guess_vocab,
+    rows_per_process,
+)
 from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, should_compile_run
 from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes, record_threads
 from heddle.training.frozen_base import find_frozen, load_frozen
@@ -134,7 +141,8 @@ def open_data(
 ) -> tuple[list[Prepared], RowPlan, callbacks.HeldOutRows]:
     """Prepare the data of a run and plan its rows; damaged token shards are built again from their text, once."""
     known = () if found is None else tuple(found.state["data"])
-    with env.reporter.tokenizing() as on_progress:
+    with env.reporter.tokenizing() as counted:
+        on_progress = _announced(env.reporter, counted)
         prepared = assemble.prepare_data(config, tokenizer, env.folder, on_progress, known)
         try:
             return prepared, *assemble.plan_rows(config, prepared)
@@ -144,6 +152,19 @@ def open_data(
             env.reporter.message(f"{error}: its token shards are built again", "warning")
         prepared = assemble.prepare_data(config, tokenizer, env.folder, on_progress, known)
         return prepared, *assemble.plan_rows(config, prepared)
+
+
+def _announced(reporter: loop.Reporter, counted: ProgressCallback | None) -> ProgressCallback:
+    """Say that data are prepared once some are: shards that there are already are found without a word."""
+    messages = ["preparing the data: text becomes tokens"]
+
+    def on_progress(documents: int, size: int) -> None:
+        if messages:
+            reporter.message(messages.pop())
+        if counted is not None:
+            counted(documents, size)
+
+    return on_progress
 
 
 def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], resumed: bool) -> None:
@@ -171,7 +192,8 @@ def resolve(
     trained = init is None and found is None and config.tokenizer.pretrained is None
     if trained and not (env.folder / TOKENIZER).exists():
         _check_before_reading(config)
-        env.reporter.message("preparing the data: tokenizer and token shards")
+        if config.data.prepared is None and config.tokenizer.learns:
+            env.reporter.message("training the tokenizer")
     config = _resolve_splits(config, found)
     tokenizer = assemble.find_tokenizer(config, env.folder, init, found)
     presets = [preset(one.name).make for one in find(config, PresetConfig)]
@@ -181,7 +203,7 @@ def resolve(
         config = config if labels is None else _with_labels(config, labels)
     config = replace(config, model=assemble.resolve_model(config, tokenizer.vocab, init))
     if found is not None:
-        _check_same(config, found)
+        check_resumed(config, found)
     check_model(config)
     if found is None:
         check_frozen_model(config, tokenizer)
@@ -329,37 +351,10 @@ def build_step(
     )
 
 
-def _check_same(config: RunConfig, found: Checkpoint) -> None:
-    """Refuse to put a checkpoint's weights into another model."""
-    before = decode(RunConfig, run_config_of(found))
-    if config.training.steps < found.step:
-        want = f"at least {found.step}, the steps that the run has done"
-        raise ConfigError("training.steps", want=want, got=config.training.steps)
-    changed = diff(before.model, config.model)
-    if changed:
-        first = changed[0]
-        raise ConfigError(f"model.{first.path}", want=f"{first.before}, the value of the resumed run", got=first.after)
-    if before.keep.weights != config.keep.weights:
-        all_weights = f"heddle convert {found.path.parent.parent} writes all weights"
-        want = f"{before.keep.weights}, the value of the resumed run; {all_weights}"
-        raise ConfigError("keep.weights", want=want, got=config.keep.weights)
-    for name, was, now in (("frozen", before.frozen, config.frozen), ("unfrozen", before.unfrozen, config.unfrozen)):
-        if was != now:
-            raise ConfigError(name, f"cannot change from {list(was)} in a resumed run; start a new run with init=RUN")
-
-
 def _with_code(config: RunConfig, env: RunEnvironment, presets: list[Callable[..., Any]]) -> RunConfig:
     """Return the config with the user's own code that it depends on, which is kept in the run's folder."""
     used = [*(type(one) for one in find(config, Config)), *presets, *env.defined_by]
     return replace(config, use=user_code.record(config.use, used, env.folder))
-
-
-def _check_saved_names(callbacks: list[loop.Callback]) -> None:
-    """Refuse two callbacks whose states would be one in a checkpoint."""
-    names = [one.saved_as for one in callbacks if one.saved_as]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError("callbacks", want="a saved_as of its own for each", got=name)
 
 
 def _callbacks(
@@ -376,7 +371,8 @@ def _callbacks(
     if not isinstance(config.training.window_warmup, callbacks.NoWindowWarmupConfig):
         found.append(callbacks.WindowWarmup(config.training.window_warmup, trainer.hardware.device))
     if is_main:
-        flops = training_flops(trainer.model, trainer.loader.plan.mean_length)
+        length = trainer.loader.plan.mean_length
+        flops = round(training_flops(trainer.model, length) / config.objective.target_share(config.rows.max_length))
         found.append(callbacks.Log(metrics, reporter, every.log, flops))
         found.append(EstimateTime(reporter))
     found.append(callbacks.Validate(rows, config.objective, metrics, reporter, every.validate))
@@ -391,7 +387,7 @@ def _callbacks(
     if config.stop.minutes is not None:
         found.append(callbacks.TimeLimit(config.stop.minutes))
     found += [*(own.build() for own in config.callbacks), *env.callbacks]
-    _check_saved_names(found)
+    check_saved_names(found)
     found.append(callbacks.Save(store, every.save, config.training.average_last, metrics))
     hidden = config.objective.makes_source  # it would write what was hidden
     writes = trainer.model.can_generate and not hidden and not config.rows.reads_media

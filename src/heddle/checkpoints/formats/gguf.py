@@ -24,7 +24,7 @@ from heddle.core import DamageError, brief
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-MOST_KEYS, MOST_TENSORS, LONGEST = 1 << 16, 1 << 16, 1 << 24  # the last: bytes of a string
+MAX_KEYS, MAX_TENSORS, LONGEST = 1 << 16, 1 << 16, 1 << 24  # the last: bytes of a string
 MAX_ITEMS = 1 << 20  # of all lists together
 MAX_DIMENSION = 1 << 40
 MAX_DEPTH = 4  # lists in lists
@@ -117,7 +117,7 @@ class GgufFile(Mapping[str, Tensor]):
         version = read.number("<I")
         if version not in VERSIONS:
             raise DamageError(f"{path}: want GGUF version {' or '.join(map(str, VERSIONS))}, found {version}")
-        tensors, keys = read.count(MOST_TENSORS, "tensors"), read.count(MOST_KEYS, "keys")
+        tensors, keys = read.count(MAX_TENSORS, "tensors"), read.count(MAX_KEYS, "keys")
         self.metadata: dict[str, Any] = {}
         for _ in range(keys):
             name = read.text()

@@ -38,7 +38,7 @@ TEXT_SUFFIXES = (".json", ".jsonl", ".yaml", ".txt", ".jinja")  # of text files
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 LIMITS = {MANIFEST: 1 << 20, STATE: 4 << 20, CONFIG: 256 << 10}  # bytes; all others:
 LONGEST_TEXT = 64 << 20  # large vocabularies make long tokenizer files
-MOST_VALUES = 200_000  # in a state: parsed, a value can take 20 times its size; long lists belong in tensors
+MAX_VALUES = 200_000  # in a state: parsed, a value can take 20 times its size; long lists belong in tensors
 
 
 @settings
@@ -96,8 +96,8 @@ def check_name(name: str, field: str = "files") -> None:
 
 def parse_state(text: str, name: str) -> JsonData:
     """Parse a state, after a check of how many values it holds."""
-    if sum(text.count(sign) for sign in "[{,") > MOST_VALUES:
-        raise ConfigError(name, want=f"at most {MOST_VALUES} values", got="more")
+    if sum(text.count(sign) for sign in "[{,") > MAX_VALUES:
+        raise ConfigError(name, want=f"at most {MAX_VALUES} values", got="more")
     return parse_json(text, name)
 
 

@@ -4,5 +4,5 @@ from heddle.comparison.execution.executor import EXECUTORS, Executor, Group, Lim
 from heddle.comparison.execution.ledger import COLUMNS, RESULTS, RUNS, Ledger, Result, rows_of, write_csv
 from heddle.comparison.execution.logs import LOGS, keep_log
 from heddle.comparison.execution.pilot_worker import StepSpeed, measure_in_waves
-from heddle.comparison.execution.turns import Turns
+from heddle.comparison.execution.training_slots import TrainingSlots
 from heddle.comparison.execution.worker import Job

@@ -1,5 +1,6 @@
 """Executors: the interface of what trains the runs of a comparison, and how long it may take."""
 
+import math
 import shutil
 import statistics
 import time
@@ -16,7 +17,7 @@ TRIES = 2  # a run whose process dies is repeated once
 
 Group = Sequence[Job]  # the runs of one variant: one process trains them, one after the other
 OnResult = Callable[[Result], None]
-OnProgress = Callable[[Sequence[Job], int], None]  # runs in training, how many are waiting
+OnProgress = Callable[[Sequence[Job], int], None]  # runs in training, how many are queued
 
 
 @dataclass
@@ -39,9 +40,14 @@ class Limit:
             return None
         return time.time() + self.seconds - (time.monotonic() - self.started)
 
+    @property
+    def left(self) -> float:
+        """Return how many seconds are left."""
+        return math.inf if self.seconds is None else self.seconds - (time.monotonic() - self.started)
+
     def is_over(self) -> bool:
         """Tell whether time is up."""
-        return self.seconds is not None and time.monotonic() - self.started >= self.seconds
+        return self.left <= 0
 
     def allows(self, job: Job) -> bool:
         """Tell whether a run may start; one that does leaves by itself when it sees that it would end too late."""

@@ -52,7 +52,8 @@ class Result:
     commit: str
     device: str
     torch: str
-    bits_per_byte: float | None = None
+    bits_per_byte: float | None = None  # of loss_valid
+    bits_per_byte_test: float | None = None  # of loss_test, by the bytes of those rows
     processes: int = 1  # runs side by side on the machine
     wall_s: float = 0.0  # from the run's start, compiling included
     reason: str = ""  # why it failed
@@ -64,6 +65,17 @@ class Result:
         """Return the loss that verdicts are about: of the test rows where there are any; infinite if the run failed."""
         found = self.loss_valid if self.loss_test is None else self.loss_test
         return math.inf if found is None or self.status != "done" else found
+
+    @property
+    def bits_per_nat(self) -> float | None:
+        """Return how many bits per byte a nat of that loss is: by the bytes of the rows that it was measured on.
+
+        Lines of earlier versions have none of the test rows, so that of the validation rows stands in.
+        """
+        bits, nats = self.bits_per_byte_test, self.loss_test
+        if bits is None:
+            bits, nats = self.bits_per_byte, self.loss_valid
+        return None if bits is None or not nats else bits / nats
 
     @classmethod
     def parse(cls, plain: dict[str, Any]) -> "Result":

@@ -23,7 +23,7 @@ from heddle.comparison.execution.executor import (
     remove_checkpoints,
 )
 from heddle.comparison.execution.ledger import Result
-from heddle.comparison.execution.turns import TOO_LATE
+from heddle.comparison.execution.training_slots import TOO_LATE
 from heddle.comparison.execution.worker import LOG, RESULT, Job
 from heddle.core.system import usable_cores
 
@@ -45,7 +45,7 @@ class LocalExecutor(Executor):
                 queue.start(self.processes)
                 if not queue.workers:
                     return
-                on_progress([worker.job for worker in queue.workers if worker.job is not None], queue.waiting)
+                on_progress([worker.job for worker in queue.workers if worker.job is not None], queue.queued)
                 time.sleep(PAUSE)
         for worker in queue.workers:  # what ended while the others were saved
             queue.take_result(worker)
@@ -63,7 +63,7 @@ class _Queue:
     tries: Counter[str] = field(default_factory=Counter)
 
     @property
-    def waiting(self) -> int:
+    def queued(self) -> int:
         return sum(map(len, self.groups)) + sum(len(worker.left) for worker in self.workers)
 
     def start(self, most: int) -> None:

@@ -4,6 +4,7 @@ The worker builds and compiles a run without its data, says so by a file, waits 
 """
 
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -12,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import torch
 
 from heddle.comparison.execution.executor import Limit
 from heddle.comparison.execution.local import ended, start_process
@@ -25,7 +24,11 @@ from heddle.training import RunConfig, build_dry_run
 READY, SPEED = "ready", "speed.json"
 WARM, TIMED = 4, 24  # steps
 PAUSE = 0.1
+SLOW = "stopped: it compiled for longer than its share of the time; --pilot tries it again"
+Process = subprocess.Popen[bytes]
 LONGEST = 240.0  # seconds of compiling before a wave goes on without a variant
+SHARE = 0.7  # of the time that is left for each wave, in which it may compile; the rest is for timing
+PATIENCE, SHORTEST = 2.0, 20.0  # once half of a wave are compiled, others have so many times as long; and seconds
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,11 @@ def main() -> None:
 def measure_in_waves(
     jobs: Mapping[str, Job], processes: int, limit: Limit, on_speed: Callable[[str, StepSpeed], None]
 ) -> None:
-    """Measure jobs by name, so many at a time: they compile side by side, then each is timed alone."""
+    """Measure jobs by name, so many at a time: they compile side by side, then each is timed alone.
+
+    A wave does not wait for its slowest: what compiles for far longer than the others, or than its share of the time,
+    is stopped and recorded as such; another pilot tries it again, with what the compiler's cache has kept.
+    """
     names = list(jobs)
     for first in range(0, len(names), processes):
         wave = names[first : first + processes]
@@ -86,7 +93,10 @@ def measure_in_waves(
                 process = start_process(jobs[name].folder / LOG, processes, __name__)
                 workers.append(process)
                 send_line(process, str(path))
-            _wait_until_compiled([jobs[name] for name in wave], workers, limit)
+            share = min(LONGEST, SHARE * limit.left / -(-(len(names) - first) // processes))
+            slow = _wait_until_compiled([(jobs[name], one) for name, one in zip(wave, workers, strict=True)], share)
+            for process in slow:
+                process.kill()  # what still compiles would disturb the timing
             for name, process in zip(wave, workers, strict=True):
                 if limit.is_over():
                     return
@@ -94,7 +104,7 @@ def measure_in_waves(
                 on_speed(name, _speed(jobs[name], process))
 
 
-def send_line(process: "subprocess.Popen[bytes]", line: str) -> None:
+def send_line(process: Process, line: str) -> None:
     """Write a line to a worker; one that has died is noticed elsewhere."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
@@ -102,21 +112,27 @@ def send_line(process: "subprocess.Popen[bytes]", line: str) -> None:
         process.stdin.flush()
 
 
-def _wait_until_compiled(jobs: Sequence[Job], workers: "Sequence[subprocess.Popen[bytes]]", limit: Limit) -> None:
-    until = time.monotonic() + LONGEST
-    pending = list(zip(jobs, workers, strict=True))
-    while pending and time.monotonic() < until and not limit.is_over():
-        pending = [(j, w) for j, w in pending if w.poll() is None and not (j.folder / READY).exists()]
+def _wait_until_compiled(wave: Sequence[tuple[Job, Process]], share: float) -> list[Process]:
+    """Wait for a wave; return the processes that are not ready in time."""
+    began, pending, until = time.monotonic(), list(wave), share
+    while pending and time.monotonic() - began < until:
+        pending = [(job, one) for job, one in pending if one.poll() is None and not (job.folder / READY).exists()]
+        taken = time.monotonic() - began
+        if until == share and 2 * len(pending) <= len(wave):
+            until = min(share, max(SHORTEST, PATIENCE * taken))
         time.sleep(PAUSE)
+    return [one for _, one in pending]
 
 
-def _speed(job: Job, process: "subprocess.Popen[bytes]") -> StepSpeed:
-    """Wait for a worker; return what it measured. One that still compiles is given up."""
+def _speed(job: Job, process: Process) -> StepSpeed:
+    """Wait for a worker; return what it measured. One that was stopped while it compiled has no speed."""
+    is_ready = (job.folder / READY).exists()
     try:
-        process.wait(timeout=60 if (job.folder / READY).exists() else 0.1)
+        process.wait(timeout=60)
         return StepSpeed(**json.loads((job.folder / SPEED).read_text(encoding="utf-8")))
     except subprocess.TimeoutExpired:
         process.kill()
-        return StepSpeed.failed("compiling took too long" if torch.cuda.is_available() else "took too long")
+        return StepSpeed.failed("its steps took too long")
     except (OSError, ValueError, TypeError):
-        return StepSpeed.failed(f"its process ended with code {process.returncode}")
+        stopped = not is_ready and process.returncode == -signal.SIGKILL
+        return StepSpeed.failed(SLOW if stopped else f"its process ended with code {process.returncode}")

@@ -39,19 +39,19 @@ class RayExecutor(Executor):
             ray.init(log_to_driver=False, include_dashboard=False)
         gpus = min(1.0, ray.cluster_resources().get("GPU", 0.0)) and 1.0 / self.processes
         remote = ray.remote(max_retries=TRIES - 1, num_cpus=1, num_gpus=gpus)(_train_group)
-        waiting = {remote.remote(list(group)): group for group in groups}
+        queued = {remote.remote(list(group)): group for group in groups}
         left = {job.names["key"]: job for group in groups for job in group}
-        while waiting and not limit.is_over():
-            done, _ = ray.wait(list(waiting), timeout=PAUSE)
+        while queued and not limit.is_over():
+            done, _ = ray.wait(list(queued), timeout=PAUSE)
             for task in done:
-                _take_errors(ray, task, waiting.pop(task), left, on_result)
+                _take_errors(ray, task, queued.pop(task), left, on_result)
             for key, job in list(left.items()):  # on the shared disk, as each ends
                 if (result := job.result()) is not None:
                     del left[key]
                     on_result(result)
                     remove_checkpoints(job)
             on_progress([job for job in left.values() if job.run.exists()], len(left))
-        for task in waiting:
+        for task in queued:
             ray.cancel(task)
 
 
@@ -76,7 +76,7 @@ def _train_group(jobs: Group) -> None:
         write_text(left[result.key].folder / RESULT, result.line())  # of one whose process died, there is none yet
 
     if left:
-        LocalExecutor(1).run([list(left.values())], Limit(), on_result, lambda running, waiting: None)
+        LocalExecutor(1).run([list(left.values())], Limit(), on_result, lambda running, queued: None)
 
 
 def _ray() -> Any:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from heddle.comparison.execution.ledger import Result, Status
-from heddle.comparison.execution.turns import ALL_AT_ONCE, TOO_LATE, TooLate, Turn, Turns
+from heddle.comparison.execution.training_slots import TOO_LATE, UNLIMITED, TooLate, TrainingSlot, TrainingSlots
 from heddle.core import HeddleError, decode, fields_of, first_line, user_code
 from heddle.core.system import lock_folder, parse_json, read_text, write_json, write_text
 from heddle.models import active_parameters, build_meta, count_parameters, training_flops
@@ -47,12 +47,12 @@ class Job:
     use: tuple[str, ...] = ()
     cost: float = 0.0  # FLOPs
     processes: int = 1  # that train side by side, or compile while others train
-    turns: Turns = ALL_AT_ONCE
+    slots: TrainingSlots = UNLIMITED
 
     @property
     def training_at_once(self) -> int:
         """Return how many runs train at the same time."""
-        return self.turns.at_once or self.processes
+        return self.slots.at_once or self.processes
 
     @property
     def run(self) -> Path:
@@ -63,7 +63,7 @@ class Job:
         """Write the job into its folder; return the file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / JOB
-        plain = {"folder": str(self.folder), "use": list(self.use), "turns": asdict(self.turns)}
+        plain = {"folder": str(self.folder), "use": list(self.use), "slots": asdict(self.slots)}
         write_json(path, vars(self) | plain)
         return path
 
@@ -71,7 +71,7 @@ class Job:
     def read(cls, path: Path) -> "Job":
         """Read a job that was written."""
         plain = parse_json(read_text(path), str(path))
-        typed = {"folder": Path(plain["folder"]), "use": tuple(plain["use"]), "turns": Turns(**plain["turns"])}
+        typed = {"folder": Path(plain["folder"]), "use": tuple(plain["use"]), "slots": TrainingSlots(**plain["slots"])}
         return cls(**plain | typed)
 
     def result(self) -> Result | None:
@@ -86,15 +86,16 @@ class Job:
 class Measure(Callback):
     """Times the steps, and measures the loss of the test rows once, when all steps are done.
 
-    The first step is compiled at once; for the others a run waits for its turn, and leaves if it would end too late.
+    The first step is compiled at once; for the others a run waits for its slot, and leaves if it would end too late.
     """
 
-    def __init__(self, turns: Turns) -> None:
-        self.turn = Turn(turns)
+    def __init__(self, slots: TrainingSlots) -> None:
+        self.slot = TrainingSlot(slots)
         self.laps: list[float] = []
         self.last = self.began = 0.0
         self.pace: float | None = None  # seconds of a step, on a GPU, which is waited for at both ends
         self.test: float | None = None
+        self.test_bits: float | None = None  # per byte of the test rows
 
     def before_fit(self, trainer: Trainer) -> None:
         self.last = time.perf_counter()
@@ -102,7 +103,7 @@ class Measure(Callback):
     def after_step(self, trainer: Trainer, report: Report) -> None:
         now = time.perf_counter()
         self.laps.append(now - self.last)
-        self.turn.take(lambda: trainer.signals.caught is not None)
+        self.slot.take(lambda: trainer.signals.caught is not None)
         if torch.cuda.is_available() and len(self.laps) in (WARM, PROBED):
             torch.cuda.synchronize()  # it lags behind, and more so where graphs are replayed
             now = time.perf_counter()
@@ -110,7 +111,7 @@ class Measure(Callback):
             self.began = now
         if len(self.laps) == PROBED:
             step = statistics.median(self.laps[1:]) if self.pace is None else self.pace
-            self.turn.check(step * (trainer.steps - trainer.step))
+            self.slot.check(step * (trainer.steps - trainer.step))
         self.last = time.perf_counter()
 
     def after_fit(self, trainer: Trainer) -> None:
@@ -118,13 +119,15 @@ class Measure(Callback):
             if trainer.step >= trainer.steps:
                 self._measure_test_rows(trainer)
         finally:
-            self.turn.release()
+            self.slot.release()
 
     def _measure_test_rows(self, trainer: Trainer) -> None:
         validate = next(one for one in trainer.callbacks if isinstance(one, Validate))
         rows = validate.held_out.following()
         found = None if rows is None else validate.measure(trainer, rows)
-        self.test = None if found is None else found.loss
+        if rows is not None and found is not None:
+            self.test = found.loss
+            self.test_bits = rows.bits_per_byte(found.loss) if validate.objective.gives_bits_per_byte else None
 
     def step_seconds(self) -> float | None:
         """Return the seconds of a step; in the median of laps compiling and validations are rare enough."""
@@ -146,12 +149,12 @@ def work(job: Job) -> Result:
     config = decode(RunConfig, job.config)
     started = time.perf_counter()
     outcome = _train(config, job)
-    return _result(job, config, outcome, time.perf_counter() - started - outcome.measured.turn.waited)
+    return _result(job, config, outcome, time.perf_counter() - started - outcome.measured.slot.waited)
 
 
 def _train(config: RunConfig, job: Job) -> Outcome:
     """Train in the job's folder; a run that was begun goes on from its newest checkpoint."""
-    checkpoints, measured = job.run / "checkpoints", Measure(job.turns)
+    checkpoints, measured = job.run / "checkpoints", Measure(job.slots)
     begun = checkpoints.is_dir() and any(checkpoints.iterdir())
     if not begun:
         shutil.rmtree(job.run, ignore_errors=True)
@@ -195,6 +198,7 @@ def _result(job: Job, config: RunConfig, outcome: Outcome, seconds: float) -> Re
         loss_valid=float(last["validation_loss"]) if ended and not lost else None,
         loss_test=test if ended and not lost else None,
         bits_per_byte=last.get("bits_per_byte") if ended and not lost else None,
+        bits_per_byte_test=outcome.measured.test_bits if ended and not lost else None,
         params=count_parameters(model),
         active_params=active_parameters(model),
         flops_token=training_flops(model, config.rows.max_length),

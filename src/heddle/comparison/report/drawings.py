@@ -71,6 +71,16 @@ def seconds_of(compared: Compared, variant: str) -> float | None:
     return statistics.mean(measured) if measured else None
 
 
+def tokens_per_second(compared: Compared) -> dict[str, float]:
+    """Return the speed of each variant alone on its device: as the pilot timed its steps, or as it was measured."""
+    found = {}
+    for variant in compared.losses():
+        seconds, steps = seconds_of(compared, variant), [one.steps for one in compared.of(variant)]
+        if seconds:
+            found[variant] = statistics.mean(steps) * compared.plan.tokens_per_step / seconds
+    return found
+
+
 def shared_losses(compared: Compared, theirs: dict[str, float]) -> Losses:
     """Return our losses of the variants that a publication has too; a failed run has an infinite one."""
     return {name: runs for name, runs in compared.losses().items() if name in theirs}

@@ -270,7 +270,7 @@ def svg(parts: Sequence[str], tall: float, title: str) -> str:
     """Return a figure from its parts; colours come from the page's style sheet."""
     inside = "".join(parts)
     return (
-        f'<div class="scroll"><svg viewBox="0 0 {WIDTH} {tall:.0f}" role="img" '
+        f'<div class="scroll" tabindex="0"><svg viewBox="0 0 {WIDTH} {tall:.0f}" role="img" '
         f'aria-label="{escape(title, quote=True)}">'
         f"<title>{escape(title)}</title>{inside}</svg></div>"
     )

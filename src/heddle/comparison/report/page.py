@@ -9,8 +9,8 @@ from pathlib import Path
 from heddle.comparison.arms import RATE, TIME, rate_losses
 from heddle.comparison.plan import CONTROL_LESS, CONTROL_SAME, TOKENS
 from heddle.comparison.report import figures, paper
-from heddle.comparison.report.drawings import draw_all, slug
-from heddle.comparison.report.style import STYLE, standalone
+from heddle.comparison.report.drawings import draw_all, slug, tokens_per_second
+from heddle.comparison.report.style import STYLE, scrolling, standalone
 from heddle.comparison.statistics import MARGIN, Comparison, Verdict, detectable_effect
 from heddle.comparison.suites import RATES
 from heddle.comparison.verdicts import Compared
@@ -91,6 +91,7 @@ def verdict_in_words(compared: Compared) -> list[str]:
     ):
         if groups[verdict]:
             lines.append(f"<p><b>{text}:</b> {escape(', '.join(groups[verdict]))}.</p>")
+    lines += _unfinished(compared)
     if compared.controls_hold is not None:
         said = "came out right" if compared.controls_hold else "<b>did not come out right: mistrust this table</b>"
         lines.append(
@@ -101,6 +102,20 @@ def verdict_in_words(compared: Compared) -> list[str]:
         "<p class='soft'>This is a statement about this data, this size and this budget. A longer training may order "
         "the variants otherwise.</p>"
     )
+    return lines
+
+
+def _unfinished(compared: Compared) -> list[str]:
+    """Return what is still to be measured: variants without any run, and those with fewer seeds than planned."""
+    losses, seeds = compared.losses(), len(compared.plan.suite.seeds)
+    names = [variant.name for variant, _ in compared.plan.variants]
+    missing = [name for name in names if name not in losses]
+    fewer = [f"{name} ({len(losses[name])})" for name in names if name in losses and len(losses[name]) < seeds]
+    lines = []
+    if fewer:
+        lines.append(f"<p><b>Provisional, with fewer than {seeds} seeds:</b> {escape(', '.join(fewer))}.</p>")
+    if missing:
+        lines.append(f"<p><b>Not measured yet:</b> {escape(', '.join(missing))}.</p>")
     return lines
 
 
@@ -127,8 +142,9 @@ def _cost_note() -> str:
 
 
 def _table(compared: Compared) -> str:
-    head = ("variant", "verdict", "loss", "against base", "p (Holm)", "parameters", "tokens/s", "what changed")
-    losses = compared.losses()
+    losses, speeds = compared.losses(), tokens_per_second(compared)
+    speed_head = ("tokens/s",) if speeds else ()
+    head = ("variant", "verdict", "loss", "against base", "p (Holm)", "parameters", *speed_head, "what changed")
     verdicts = {one.variant: one for one in compared.comparisons}
     notes = {run.variant: run.note for run in compared.runs}
     rows = []
@@ -140,8 +156,6 @@ def _table(compared: Compared) -> str:
         some = f", {len(finite)} of {len(runs)} runs" if len(finite) < len(runs) else ""
         loss = f"{statistics.mean(finite):.4f}{spread}{some}" if finite else "failed"
         kind = figures.CLASSES[one.verdict] if one else ""
-        rates = [r.tokens_s for r in results if r.tokens_s is not None]
-        speed = figures.short(statistics.median(rates)) if rates else ""
         cells = [
             f"<td>{escape(variant)}</td>",
             f"<td class='{kind}'>{one.verdict if one else 'base'}</td>",
@@ -149,12 +163,12 @@ def _table(compared: Compared) -> str:
             f"<td class='n'>{f'{one.effect:+.2%}' if one and math.isfinite(one.effect) else ''}</td>",
             f"<td class='n'>{f'{one.p_holm:.3g}' if one else ''}</td>",
             f"<td class='n'>{figures.short(results[0].params)}</td>",
-            f"<td class='n'>{speed}</td>",
+            *([f"<td class='n'>{figures.short(speeds[variant]) if variant in speeds else ''}</td>"] if speeds else []),
             f"<td class='d'>{_diff(results[0].diff, notes.get(variant, ''))}</td>",
         ]
         rows.append(f"<tr data-variant='{escape(variant, quote=True)}'>{''.join(cells)}</tr>")
     titles = "".join(f"<th>{name}</th>" for name in head)
-    return f"<div class='scroll'><table id='variants'><tr>{titles}</tr>{''.join(rows)}</table></div>"
+    return scrolling(f"<table id='variants'><tr>{titles}</tr>{''.join(rows)}</table>", "Every variant")
 
 
 def _diff(text: str, note: str) -> str:
@@ -183,10 +197,8 @@ def _rates(compared: Compared) -> str:
     if not rows:
         return ""
     head = "".join(f"<th>rate x {factor:g}</th>" for factor in RATES)
-    return (
-        f"<div class='scroll'><table><tr><th>validation loss at a quarter of the steps</th>{head}</tr>"
-        f"{''.join(rows)}</table></div>"
-    )
+    titles = f"<tr><th>validation loss at a quarter of the steps</th>{head}</tr>"
+    return scrolling(f"<table>{titles}{''.join(rows)}</table>", "Learning rates")
 
 
 def _repeat(compared: Compared, command: str) -> list[str]:

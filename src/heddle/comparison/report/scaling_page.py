@@ -8,7 +8,7 @@ from typing import Any
 from heddle.comparison.report import scaling_figures as figures
 from heddle.comparison.report.figures import short
 from heddle.comparison.report.page import REPORT
-from heddle.comparison.report.style import STYLE, standalone
+from heddle.comparison.report.style import STYLE, scrolling, standalone
 from heddle.comparison.scaling import ArchitectureLaw, Scaled
 from heddle.comparison.statistics import optimum_at
 from heddle.core.system import write_text
@@ -94,7 +94,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str
     for first, *rest in rows:
         cells = "".join(f"<td class='n'>{escape(cell)}</td>" for cell in rest)
         lines.append(f"<tr><td>{escape(first)}</td>{cells}</tr>")
-    return f"<div class='scroll'><table id='{name}'><tr>{titles}</tr>{''.join(lines)}</table></div>"
+    return scrolling(f"<table id='{name}'><tr>{titles}</tr>{''.join(lines)}</table>", name)
 
 
 def _range(pair: Sequence[float], digits: str = ".4g") -> str:

@@ -23,7 +23,8 @@ h3 {{ font-size: 1rem; margin: 1.4rem 0 .3rem; }}
 p, li {{ max-width: 46rem; overflow-wrap: anywhere; }} .soft {{ color: var(--soft); }}
 code {{ font-family: ui-monospace, monospace; font-size: .9em; overflow-wrap: anywhere; }}
 svg {{ width: 100%; min-width: 34rem; height: auto; font: 12px system-ui, sans-serif; display: block; }}
-svg text {{ fill: var(--ink); }} svg text.soft {{ fill: var(--soft); }}
+svg text {{ fill: var(--ink); stroke: var(--page); stroke-width: 3px; paint-order: stroke; }}
+svg text.soft {{ fill: var(--soft); }}
 .grid {{ stroke: var(--line); }} .axis {{ stroke: var(--soft); }} .band {{ fill: var(--band); }}
 .front {{ fill: none; stroke: var(--soft); stroke-dasharray: 4 3; }}
 .bar {{ stroke-width: 2.5; stroke: var(--open); }} .dot {{ fill: var(--open); }} .dot.c0 {{ stroke: none; }}
@@ -43,6 +44,11 @@ td.d {{ min-width: 19rem; }}
 td.n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
 th:first-child, td:first-child {{ min-width: 9rem; }} summary {{ cursor: pointer; }}
 """
+
+
+def scrolling(content: str, label: str) -> str:
+    """Return content that may be wider than the page in a region that scrolls, by keyboard too."""
+    return f"<div class='scroll' tabindex='0' role='region' aria-label='{label}'>{content}</div>"
 
 
 def standalone(figure: str) -> str:

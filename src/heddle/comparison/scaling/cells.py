@@ -4,6 +4,7 @@ Sizes of all budgets lie on one ladder, so that most of them are trained at seve
 also a grid of sizes and tokens. Nothing is ever read twice: what one epoch does not hold is left out.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,11 +15,11 @@ from typing import Any, TypeVar
 
 from heddle.comparison.arms import with_rate
 from heddle.comparison.plan import Hashes, PlannedRun, config_hash, prepare_data, run_flops, run_of_seed
-from heddle.comparison.scaling.study import FEWEST_SIZES, Architecture, Study
+from heddle.comparison.scaling.study import MIN_BUDGETS, MIN_SIZES, Architecture, Study
 from heddle.comparison.suites import VALIDATION_ROWS
 from heddle.core import ConfigError, UsageError, fields_of, replace
 from heddle.data.shards import Prepared, Shards
-from heddle.data.sources import Side
+from heddle.data.sources import Split
 from heddle.models import (
     Shape,
     ShapeLadder,
@@ -32,7 +33,8 @@ from heddle.training import RunConfig, resolve_model
 
 T = TypeVar("T")
 FLOPS_AT_CENTRE = 60.0  # C / N^2 where each parameter has ten tokens: six FLOPs each for N parameters and 10 N tokens
-FEWEST_STEPS = 20
+MIN_STEPS = 20
+STRIDE, TRIALS = 3.0, 28  # how budgets that fit are looked for
 GRID, LARGER = "grid", "larger"  # arms; those of the search are called rate x 0.5
 
 
@@ -124,7 +126,7 @@ class Text:
     @classmethod
     def of(cls, prepared: Prepared) -> "Text":
         """Read what is known of prepared data."""
-        (folder, *_) = prepared.shard_folders(Side.TRAIN)
+        (folder, *_) = prepared.shard_folders(Split.TRAIN)
         shards = Shards.open(folder, verify=False)
         try:
             return cls(Hashes.of(prepared), prepared.load_tokenizer().vocab, shards.tokens)
@@ -188,25 +190,33 @@ def make_grid(study: Study, text: Text, base: RunConfig) -> Grid:
 def _profile(study: Study, one: Architecture, text: Text) -> Profile:
     sizes, cells, left_out = _Sizes(study, one, text.vocab), list[Cell](), list[str]()
     for budget in sorted(study.scale.budgets):
-        centre, here = math.sqrt(budget / FLOPS_AT_CENTRE), dict[Shape, Cell]()
-        for ratio in sorted(study.scale.sizes):
-            cell = sizes.cell(sizes.ladder.nearest(sizes.rung(ratio * centre)), budget)
-            if reason := _unfit(cell, text.tokens):
-                left_out.append(f"{cell.variant} at {budget:.3g} FLOPs: {reason}")
-            else:
-                here[cell.shape] = cell
-        if len(here) < FEWEST_SIZES:
-            why = f": {left_out[-1]}" if left_out else ""
-            want = f"at least {FEWEST_SIZES} sizes that can be trained"
-            raise UsageError(f"{one.name}: budgets: want {want} at {budget:.3g} FLOPs, got {len(here)}{why}")
-        cells += here.values()
-    return Profile(one, tuple(cells), tuple(dict.fromkeys(left_out)))
+        here, unfit = sizes.at(budget, text.tokens)
+        if len(here) < MIN_SIZES:
+            want = f"at least {MIN_SIZES} sizes that can be trained at {budget:.3g} FLOPs, got {len(here)}"
+            why = "; ".join(f"{shape}: {reason}" for shape, reason in unfit.items())
+            raise UsageError(f"{one.name}: budgets: want {want} ({why}); {_advice(study, one, text, budget)}")
+        cells += here
+        left_out += [f"{one.name} {shape} at {budget:.3g} FLOPs: {reason}" for shape, reason in unfit.items()]
+    return Profile(one, tuple(cells), tuple(left_out))
+
+
+def _advice(study: Study, one: Architecture, text: Text, budget: float) -> str:
+    """Return three budgets that fit, the nearest: larger ones have more steps, smaller ones fewer tokens."""
+    sizes = _Sizes(study, one, text.vocab)
+    too_long = any(sizes.cell(shape, budget).tokens > text.tokens for shape in sizes.at(budget, text.tokens)[1])
+    for power in range(TRIALS):
+        first = budget / STRIDE ** (power + 1) if too_long else budget * STRIDE**power
+        budgets = tuple(float(f"{first * 2**step:.2g}") for step in range(MIN_BUDGETS))
+        trial = _Sizes(dataclasses.replace(study, scale=replace(study.scale, budgets=budgets)), one, text.vocab)
+        if all(len(trial.at(each, text.tokens)[0]) >= MIN_SIZES for each in budgets):
+            return f"budgets={','.join(f'{each:g}' for each in budgets)} would fit"
+    return "no budgets fit: give more text, sizes that differ more, or fewer tokens a step (training.batch)"
 
 
 def _unfit(cell: Cell, epoch: int) -> str:
     if cell.tokens > epoch:
         return f"{cell.tokens:,} tokens are more than the {epoch:,} of one epoch"
-    return f"{cell.steps} steps are fewer than {FEWEST_STEPS}" if cell.steps < FEWEST_STEPS else ""
+    return f"{cell.steps} steps are fewer than {MIN_STEPS}" if cell.steps < MIN_STEPS else ""
 
 
 def check_epoch(cell: Cell, epoch: int) -> None:
@@ -229,6 +239,19 @@ class _Sizes:
     def rung(self, parameters: float) -> float:
         """Return the nearest size of the ladder that begins with the smallest size of all."""
         return math.exp(self._first + self._step * round((math.log(parameters) - self._first) / self._step))
+
+    def at(self, budget: float, epoch: int) -> tuple[list[Cell], dict[Shape, str]]:
+        """Return the cells of a budget, and the shapes that cannot be trained at it, with the reason."""
+        centre, cells, unfit = math.sqrt(budget / FLOPS_AT_CENTRE), dict[Shape, Cell](), dict[Shape, str]()
+        for ratio in sorted(self.study.scale.sizes):
+            cell = self.cell(self.ladder.nearest(self.rung(ratio * centre)), budget)
+            if reason := _unfit(cell, epoch):
+                unfit[cell.shape] = reason
+            elif cell.shape in cells:
+                unfit[cell.shape] = f"also the nearest to the ratio {ratio:g}"
+            else:
+                cells[cell.shape] = cell
+        return list(cells.values()), unfit
 
     def cell(self, shape: Shape, budget: float, tokens: float | None = None) -> Cell:
         """Return a shape at a budget, or with a number of tokens."""

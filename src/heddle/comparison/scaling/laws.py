@@ -153,8 +153,7 @@ class Unit:
     def of(cls, results: Sequence[Result]) -> "Unit":
         """Find it from finished runs on the same rows."""
         known = [one for one in results if one.status == "done"]
-        pairs = [(one.bits_per_byte, one.loss_valid) for one in known]
-        ratios = [bits / nats for bits, nats in pairs if bits is not None and nats]
+        ratios = [one.bits_per_nat for one in known if one.bits_per_nat is not None]
         if not ratios or len(ratios) < len(known) or max(ratios) / min(ratios) - 1 > SAME:
             return cls()  # also where unknown tokens hide bytes: their share does not shrink with the loss
         return cls("bits per byte", float(np.median(ratios)))

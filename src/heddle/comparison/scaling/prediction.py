@@ -26,7 +26,7 @@ from heddle.core.system import parse_json, read_text, write_json
 PREDICTION, GRADE, CHECKSUM = "prediction.json", "grade.json", "checksum"
 FORMAT = 1
 TIMES = 10.0  # the largest budget, where no larger run is given
-MOST_SIZE_ERROR = 0.25  # by which a shape may miss the size that was asked for
+MAX_SIZE_ERROR = 0.25  # by which a shape may miss the size that was asked for
 
 
 def checksum(plain: Mapping[str, Any]) -> str:
@@ -48,7 +48,7 @@ def larger_cell(grid: Grid, law: ArchitectureLaw) -> Cell:
     parameters = best.parameters if asked.parameters is None else asked.parameters
     tokens = min(best.tokens, float(grid.text.tokens)) if asked.tokens is None else asked.tokens
     cell = grid.cell(one, parameters, tokens)
-    if asked.parameters is not None and abs(math.log(cell.parameters / parameters)) > MOST_SIZE_ERROR:
+    if asked.parameters is not None and abs(math.log(cell.parameters / parameters)) > MAX_SIZE_ERROR:
         got = f"nearest is {cell.shape} with {cell.parameters:,}"
         raise UsageError(f"larger.parameters: want a size that {one.name} can have, got {parameters:g}; {got}")
     if cell.flops <= law.profile.budgets[-1]:

@@ -205,16 +205,16 @@ class _Queue:
         self.watcher.message(f"{len(runs)} runs ({stage}), {len(left)} to go, {flops:.3g} FLOPs")
         if left:
             many = self.options.side_by_side
-            waiting = self._waiting_cost()
+            queued = self._queued_cost()
             seconds = self._seconds(left)
-            more = "" if not waiting or seconds is None else f", then about {in_words(seconds * waiting / flops)} more"
+            more = "" if not queued or seconds is None else f", then about {in_words(seconds * queued / flops)} more"
             about = "unknown on a GPU until some runs are done" if seconds is None else f"about {in_words(seconds)}"
             self.watcher.message(f"time: {about}{more}, {many} at a time")
 
-    def _waiting_cost(self) -> float:
+    def _queued_cost(self) -> float:
         """Return about how many FLOPs the grid has whose rates are not known yet."""
-        waiting = [one for one in self.grid.profiles if find_rule(self.grid, one, self.ledger.results) is None]
-        return sum(cell.flops for profile in waiting for cell in profile.cells)
+        queued = [one for one in self.grid.profiles if find_rule(self.grid, one, self.ledger.results) is None]
+        return sum(cell.flops for profile in queued for cell in profile.cells)
 
     def _seconds(self, left: Sequence[CellRun]) -> float | None:
         """Return how long runs will take: by the pilot, by runs that are done, or by some steps on a CPU."""
@@ -241,7 +241,7 @@ class _Queue:
             about = f"{result.variant}, {result.arm}, seed {result.seed}, {result.tokens:,} tokens"
             self.watcher.message(f"[{self.done}/{total}] {about}: {figure}, {in_words(result.wall_s)}")
 
-        def on_progress(running: Sequence[Job], waiting: int) -> None:
+        def on_progress(running: Sequence[Job], queued: int) -> None:
             if time.monotonic() - reported[0] >= OFTEN:
                 reported[0] = time.monotonic()
                 training = tuple((j.names["variant"], j.names["seed"], *steps_of(j)) for j in running)
@@ -251,9 +251,9 @@ class _Queue:
             if (result := job.result()) is not None and not (self.options.again and result.status == "failed"):
                 on_result(result)
                 remove_checkpoints(job)
-        waiting = [run for run in left if run.key not in self.ledger.results]
+        queued = [run for run in left if run.key not in self.ledger.results]
         executor = EXECUTORS[self.options.executor](self.options.side_by_side)
-        executor.run(_groups(waiting, jobs, self.options.side_by_side), limit, on_result, on_progress)
+        executor.run(_groups(queued, jobs, self.options.side_by_side), limit, on_result, on_progress)
 
     def _job(self, one: CellRun) -> Job:
         run, hashes = one.run, self.grid.text.hashes

@@ -19,6 +19,7 @@ from heddle.core import (
     decode,
     fields_of,
     hint,
+    override,
     replace,
     settings,
     within,
@@ -29,13 +30,13 @@ from heddle.models.presets import PresetConfig
 from heddle.recipes import RECIPES
 from heddle.training import RunConfig, resolve_run
 
-FEWEST_BUDGETS, FEWEST_SIZES = 3, 3  # one may be left out, and a parabola has three constants
-MOST_WARMUP = 0.05  # of the steps: longer ones favour large models (Porian et al. 2024)
+MIN_BUDGETS, MIN_SIZES = 3, 3  # one may be left out, and a parabola has three constants
+MAX_WARMUP = 0.05  # of the steps: longer ones favour large models (Porian et al. 2024)
 DECAYED = 0.5  # of the peak rate, at most, that is left in the last step
 SHARED = ("data", "tokenizer", "rows", "objective", "validation_rows", "hardware")
 
 AboveZero = Annotated[float, within("above 0", lambda value: 0 < value < math.inf)]
-Warmup = Annotated[float, within(f"0 to {MOST_WARMUP}, of the steps", lambda share: 0 <= share <= MOST_WARMUP)]
+Warmup = Annotated[float, within(f"0 to {MAX_WARMUP}, of the steps", lambda share: 0 <= share <= MAX_WARMUP)]
 Rule = Literal["power", "width", "fixed"]
 
 
@@ -73,7 +74,7 @@ class ScaleConfig(Config):
     seeds: Positive = 2
     rates: tuple[float, ...] = (0.5, 1.0, 2.0)
     rule: Rule = "power"
-    warmup: Warmup = MOST_WARMUP
+    warmup: Warmup = MAX_WARMUP
     depth: Annotated[float, within("0 to 2", lambda power: 0 <= power <= 2)] | None = None
     draws: Annotated[int, within("at least 20", lambda count: count >= 20)] = 1000
     larger: LargerConfig = LargerConfig()
@@ -84,7 +85,7 @@ class ScaleConfig(Config):
             for value in fields_of(self)[name]:
                 if not 0 < value < math.inf:
                     raise ConfigError(name, want="numbers above 0", got=f"{value:g}")
-        for name, least in (("budgets", FEWEST_BUDGETS), ("sizes", FEWEST_SIZES)):
+        for name, least in (("budgets", MIN_BUDGETS), ("sizes", MIN_SIZES)):
             given = fields_of(self)[name]
             if len(set(given)) < max(least, len(given)):
                 raise ConfigError(name, want=f"at least {least}, each once", got=", ".join(f"{x:g}" for x in given))
@@ -152,7 +153,7 @@ def choose_study(targets: Sequence[str], given: Iterable[tuple[str, Any]] = ()) 
         raise UsageError(f"scale: want a recipe or a config file first, which {edits[0]} changes")
     own = [(path, value) for path, value in rest if path.split(".")[0] not in SHARED]
     found = [_architecture(name, own if number else rest) for number, name in enumerate(bases)]
-    found += [_changed(found[0], word) for word in edits]
+    found += [_changed(found[0], word, own) for word in edits]
     first = found[0].base
     shared = {name: fields_of(first)[name] for name in SHARED}
     others = [dataclasses.replace(one, base=replace(one.base, **shared)) for one in found[1:]]
@@ -193,12 +194,19 @@ def _architecture(target: str, given: list[tuple[str, Any]]) -> Architecture:
     return Architecture(path.stem if is_file else target, config)
 
 
-def _changed(first: Architecture, word: str) -> Architecture:
-    """Return a change of the first architecture: another preset, or other parts."""
+def _changed(first: Architecture, word: str, given: list[tuple[str, Any]]) -> Architecture:
+    """Return a change of the first architecture: another preset, with the settings of its model, or other parts."""
     variant = changed(word)
     family, _, kind = word.partition(":")
     if family == "model":
-        return Architecture(kind, replace(first.base, model=PresetConfig(name=kind)))
+        base = replace(first.base, model=PresetConfig(name=kind))
+        for path, value in given:
+            if path.startswith("model.") and path != "model.name":
+                try:
+                    base = override(base, path, value)
+                except ConfigError as error:
+                    raise UsageError(f"{word}: {error}") from None
+        return Architecture(kind, base)
     return Architecture(word, first.base, (variant,))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from heddle.comparison.statistics.paired import ALPHA, Losses, holm, scipy_module
 from heddle.core import UsageError
 
-FEWEST = 3  # variants of which an order says anything
+MIN_VARIANTS = 3  # variants of which an order says anything
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
@@ -33,14 +33,14 @@ class Agreement:
 def rank_agreement(ours: Losses, theirs: Mapping[str, float], draws: int = 2000, seed: int = 0) -> Agreement:
     """Return the agreement over the variants that both have; failed ones (NaN or infinite) rank last."""
     names = sorted(set(ours) & set(theirs))
-    if len(names) < FEWEST:
+    if len(names) < MIN_VARIANTS:
         raise UsageError(f"rank agreement needs three variants that both have, found {len(names)}")
     runs, right = _table(ours, names), np.array([_or_last(theirs[name]) for name in names])
     random, spearman, kendall = np.random.default_rng(seed), [], []
     for _ in range(draws):
         seeds = np.asarray(random.integers(runs.shape[1], size=runs.shape[1]), np.int64)
         pick = random.integers(len(names), size=len(names))
-        if len(set(pick.tolist())) >= FEWEST:
+        if len(set(pick.tolist())) >= MIN_VARIANTS:
             left = _means(runs, seeds)[pick]
             spearman.append(_spearman(left, right[pick]))
             kendall.append(_kendall(left, right[pick]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heddle.comparison.statistics.scaling_law import FEWEST_RUNS, Fit, ScalingLaw, ScalingRun, fit_huber
+from heddle.comparison.statistics.scaling_law import MIN_RUNS, Fit, ScalingLaw, ScalingRun, fit_huber
 from heddle.core import UsageError
 
 LARGEST = math.log(1e18)  # of a size: a law that is flat in it has its lowest point nowhere
@@ -80,7 +80,7 @@ def leave_one_out(groups: Mapping[float, Sequence[ScalingRun]], start: ScalingLa
     fits: dict[float, Fit] = {}
     for left_out in groups:
         runs = [run for name, group in groups.items() if name != left_out for run in group]
-        if len(set(runs)) < FEWEST_RUNS:
+        if len(set(runs)) < MIN_RUNS:
             continue
         try:
             fits[left_out] = fit_huber(runs, start=start)

@@ -20,8 +20,8 @@ DELTA = 1e-3  # where Huber's loss turns from a square into a line, in log loss
 SCALE = 1e5  # of the sum, so that the optimizer's tolerances mean little
 FLOPS_PER_WEIGHT = 6.0  # of training one parameter on one token, forward and backward
 CONSTANTS = 5  # E, A, B, alpha, beta
-FEWEST_RUNS = CONSTANTS + 1
-ROUGH, POLISHED, MOST = 60, 4, 5000  # steps from every start; how many of the best go on; their steps
+MIN_RUNS = CONSTANTS + 1
+ROUGH, POLISHED, MAX_STEPS = 60, 4, 5000  # steps from every start; how many of the best go on; their steps
 EXPONENTS = 0.01, 3.0  # between which alpha and beta are looked for
 SMALLEST_TERM = 20.0  # nats below the loss: a term that is not there
 Floats = NDArray[np.float64]
@@ -94,7 +94,7 @@ def fit_huber(runs: Sequence[ScalingRun], delta: float = DELTA, start: ScalingLa
 
     starts = _starts(losses) if start is None else [_point(start, middle)]
     rough = sorted((minimum(first, 1e-6, ROUGH) for first in starts), key=lambda found: float(found.fun))
-    best = min((minimum(one.x, 1e-14, MOST) for one in rough[:POLISHED]), key=lambda found: float(found.fun))
+    best = min((minimum(one.x, 1e-14, MAX_STEPS) for one in rough[:POLISHED]), key=lambda found: float(found.fun))
     return _fit(_law(best.x, middle), runs, float(best.fun) / SCALE)
 
 
@@ -164,7 +164,7 @@ def bootstrap_fits(
     laws: list[ScalingLaw] = []
     while len(laws) < draws:
         drawn = [runs[number] for number in random.integers(len(runs), size=len(runs))]
-        if len(set(drawn)) >= FEWEST_RUNS:
+        if len(set(drawn)) >= MIN_RUNS:
             laws.append(fit_huber(drawn, start=best).law)
     return laws
 
@@ -184,8 +184,8 @@ def interval(values: Sequence[float], runs: int, level: float = 0.95) -> tuple[f
 
 def _columns(runs: Sequence[ScalingRun]) -> tuple[Floats, Floats, Floats]:
     """Return log sizes, log tokens and losses."""
-    if len(set(runs)) < FEWEST_RUNS:
-        raise UsageError(f"a scaling law has five constants: want at least {FEWEST_RUNS} runs, got {len(set(runs))}")
+    if len(set(runs)) < MIN_RUNS:
+        raise UsageError(f"a scaling law has five constants: want at least {MIN_RUNS} runs, got {len(set(runs))}")
     for run in runs:
         if not all(0 < value < math.inf for value in (run.parameters, run.tokens, run.loss)):
             raise UsageError(f"a scaling law needs finite numbers above 0, got {run}")

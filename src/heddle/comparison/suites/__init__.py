@@ -8,6 +8,7 @@ from heddle.comparison.suites.suite import (
     BudgetConfig,
     Figure,
     Suite,
+    SuiteConfig,
     Variant,
     check_comparable,
     describe,

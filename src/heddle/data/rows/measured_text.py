@@ -21,13 +21,13 @@ class MeasuredText:
     lost_per_token: float = 0.0
 
 
-def measured_text(plan: RowPlan, rows: int, shards: Shards, tokenizer: Callable[[], Tokenizer]) -> MeasuredText:
-    """Return the text of the first rows of a plan.
+def measured_text(plan: RowPlan, rows: range, shards: Shards, tokenizer: Callable[[], Tokenizer]) -> MeasuredText:
+    """Return the text of some rows of a plan.
 
     Shards know the bytes of all their text. Where some of it is not in the rows, the bytes that each token adds to a
     text tell how much; for a tokenizer of bytes exactly, for others in proportion.
     """
-    if rows == plan.rows_per_epoch and not any(plan.skipped.values()):
+    if len(rows) == plan.rows_per_epoch and not any(plan.skipped.values()):
         return MeasuredText(shards.bytes / shards.counted, shards.lost / shards.counted)
     known = tokenizer()
     lengths, unknown = token_lengths(known), known.unknown
@@ -38,7 +38,7 @@ def measured_text(plan: RowPlan, rows: int, shards: Shards, tokenizer: Callable[
         shards.fill(tokens, start)
         shards.fill_weights(weights, start)
         whole += _count(tokens, weights, len(lengths))
-    for number in range(rows):
+    for number in rows:
         row = plan.row(number)
         part += _count(row.tokens, row.weights, len(lengths))
     hidden = 0 if unknown is None else int(whole[unknown])

@@ -1,4 +1,4 @@
-"""Noise keyed by row: random numbers for many places of a run at once, the very ones that each place draws alone."""
+"""Noise keyed by row: random numbers for many keys at once, the very ones that each key draws alone."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,19 +7,19 @@ from numpy.typing import NDArray
 
 from heddle.core import Purpose, key
 
-Place = tuple[int | str, ...]  # what the noise is for, and the number of the row
+NoiseKey = tuple[int | str, ...]  # what the noise is for, and the number of the row
 FEW = 16  # seeds that are hashed one by one, which is faster than all together
 SPARE = 8  # words drawn beyond those that whole numbers need, since a few are refused
 
 
-def row_generators(seed: int, places: Sequence[Place]) -> Iterator[np.random.Generator]:
-    """Yield for each place the generator of `numpy_generator`, for the purpose of data.
+def row_generators(seed: int, keys: Sequence[NoiseKey]) -> Iterator[np.random.Generator]:
+    """Yield for each key the generator of `numpy_generator`, for the purpose of data.
 
     It is one object that gets another key each time: use it before the next.
     """
     philox, zeros = np.random.Philox(0), np.zeros(4, np.uint64)
     drawn, fresh = np.random.Generator(philox), philox.state  # nothing is left in its buffer
-    for keyed in _philox_keys([key(seed, Purpose.DATA, *where) for where in places]):
+    for keyed in _philox_keys([key(seed, Purpose.DATA, *where) for where in keys]):
         fresh["state"] = {"counter": zeros, "key": keyed}
         philox.state = fresh
         yield drawn
@@ -55,28 +55,28 @@ def _philox_keys(seeds: list[int]) -> NDArray[np.uint64]:
 
 def row_draws(
     seed: int,
-    places: Sequence[Place],
+    keys: Sequence[NoiseKey],
     shares: int,
     integers: int = 0,
     limit: int = 1,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return for each place a row of numbers below 1, then one of whole numbers below a limit of at most 2**32.
+    """Return for each key a row of numbers below 1, then one of whole numbers below a limit of at most 2**32.
 
-    They are what `random` and then `integers` of the place's generator draw, made for all places together.
+    They are what `random` and then `integers` of the generator of the key draw, made for all keys together.
     """
     words = shares + (integers + 1) // 2
-    bits = _keyed_bits(seed, places, words + (SPARE if integers else 0))
+    bits = _keyed_bits(seed, keys, words + (SPARE if integers else 0))
     whole = _below(bits[:, shares:], limit)[:, :integers]
     for row in np.flatnonzero((whole < 0).any(axis=1)).tolist():  # more were refused than were to spare
-        many = _keyed_bits(seed, [places[row]], shares + 128 * (integers + 1))
+        many = _keyed_bits(seed, [keys[row]], shares + 128 * (integers + 1))
         whole[row] = _below(many[:, shares:], limit)[0, :integers]
     return np.asarray((bits[:, :shares] >> np.uint64(11)) * 2.0**-53, np.float64), whole
 
 
-def _keyed_bits(seed: int, places: Sequence[Place], count: int) -> NDArray[np.uint64]:
-    """Return the first 64-bit words of the stream of each place, a row for each."""
-    bits = np.empty((len(places), count), np.uint64)
-    for row, drawn in enumerate(row_generators(seed, places)):
+def _keyed_bits(seed: int, keys: Sequence[NoiseKey], count: int) -> NDArray[np.uint64]:
+    """Return the first 64-bit words of the stream of each key, a row for each."""
+    bits = np.empty((len(keys), count), np.uint64)
+    for row, drawn in enumerate(row_generators(seed, keys)):
         bits[row] = drawn.bit_generator.random_raw(count)
     return bits
 

@@ -14,7 +14,7 @@ from heddle.data.shards.label_sets import (
     text_windows,
     token_range,
 )
-from heddle.data.shards.labelled import ExampleShards, open_side
+from heddle.data.shards.labelled import ExampleShards, open_split
 from heddle.data.shards.media_shards import MediaShards, MediaWriter
 from heddle.data.shards.prepare import Prepared, ProgressCallback, check_target, open_prepared, prepare
 from heddle.data.shards.shard_writer import ShardWriter

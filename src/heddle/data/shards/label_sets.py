@@ -21,7 +21,7 @@ from heddle.data.sources import (
     Label,
     LabelKind,
     Score,
-    Side,
+    Split,
     WordTags,
 )
 from heddle.text.tokenizers import Tokenizer
@@ -93,7 +93,7 @@ class LabelSet(Config, ABC):
 def _unknown(name: str, origin: str, names: Sequence[str]) -> str:
     listed = ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
     near = hint(name, names)
-    return f"{origin}: label {name!r} is not among those of the training side: {listed}{near}"
+    return f"{origin}: label {name!r} is not among those of the training split: {listed}{near}"
 
 
 def _whole_row(length: int, labels: NDArray[Any]) -> RowTargets:
@@ -246,14 +246,14 @@ def token_range(spans: Sequence[tuple[int, int]], wanted: tuple[int, int]) -> tu
 
 
 def find_labels(corpus: CorpusConfig, wanted: LabelKind | None = None) -> LabelSet:
-    """Return the labels of a corpus's training side; a held-out label that is not among them is refused."""
+    """Return the labels of a corpus's training split; a held-out label that is not among them is refused."""
     counts: Counter[str] = Counter()
     held_out: dict[str, str] = {}
     scores: list[float] = []
     first: tuple[Label, str] | None = None
-    several, counter, sides = False, DocumentCounter(), dict.fromkeys(Side, 0)
-    for side, document in corpus.split_documents(counter):
-        sides[side] += 1
+    several, counter, splits = False, DocumentCounter(), dict.fromkeys(Split, 0)
+    for split, document in corpus.split_documents(counter):
+        splits[split] += 1
         label = document.label
         if label is None:
             continue
@@ -261,12 +261,12 @@ def find_labels(corpus: CorpusConfig, wanted: LabelKind | None = None) -> LabelS
         _check_kind(label, document.origin, wanted or first[0].kind)
         if isinstance(label, ClassLabels):
             several = several or label.several
-        if side is Side.VALID:
+        if split is Split.VALID:
             held_out |= {name: document.origin for name in label.names if name not in held_out}
             continue
         counts.update(label.names)
         scores += [label.value] if isinstance(label, Score) else []
-    corpus.check_sides(sides, counter)
+    corpus.check_splits(splits, counter)
     names = tuple(sorted(counts))
     for name, origin in held_out.items():
         if name not in counts:

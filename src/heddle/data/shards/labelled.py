@@ -7,7 +7,7 @@ from heddle.data.shards.label_sets import LabelSet
 from heddle.data.shards.media_shards import MediaShards
 from heddle.data.shards.prepare import Prepared
 from heddle.data.shards.shards import Shards
-from heddle.data.sources import Side
+from heddle.data.sources import Split
 from heddle.text.tokenizers import Tokenizer
 
 
@@ -29,29 +29,29 @@ class ExampleShards:
         return len(self.before) + len(self.after) + (0 if self.second is None else len(self.between))
 
 
-def open_side(prepared: Prepared, side: Side, verify: bool = True) -> tuple[Shards, Shards | None]:
-    """Open one side of prepared data: its tokens, of pairs those of the targets and of the sources.
+def open_split(prepared: Prepared, split: Split, verify: bool = True) -> tuple[Shards, Shards | None]:
+    """Open one split of prepared data: its tokens, of pairs those of the targets and of the sources.
 
     Shards of labelled texts come with their `examples`, those of the texts of media with the `media`.
     """
-    opened = [Shards.open(folder, verify) for folder in prepared.shard_folders(side)]
+    opened = [Shards.open(folder, verify) for folder in prepared.shard_folders(split)]
     if prepared.media is not None:
-        opened[0].media = media = MediaShards(prepared.folder / side, prepared.media, verify)
+        opened[0].media = media = MediaShards(prepared.folder / split, prepared.media, verify)
         if (media.count, media.fingerprint) != (opened[0].count, opened[0].fingerprint):
             raise DamageError(f"{media.folder}: want arrays and texts of the same documents, found others")
     if prepared.pairs:
         return opened[1], opened[0]
     if prepared.labels is not None:
         second = opened[1] if prepared.second else None
-        opened[0].examples = _examples(prepared, prepared.labels, side, second, verify)
+        opened[0].examples = _examples(prepared, prepared.labels, split, second, verify)
         _check_aligned(opened[0], opened[0].examples)
     return opened[0], None
 
 
-def _examples(prepared: Prepared, labels: LabelSet, side: Side, second: Shards | None, verify: bool) -> ExampleShards:
+def _examples(prepared: Prepared, labels: LabelSet, split: Split, second: Shards | None, verify: bool) -> ExampleShards:
     tokenizer: Tokenizer = prepared.load_tokenizer()
     known = tokenizer.special_tokens
-    stored = Shards.open(prepared.folder / side / "labels", verify)
+    stored = Shards.open(prepared.folder / split / "labels", verify)
     around = known.text.before, known.separator, known.text.after
     return ExampleShards(labels, stored, second, *around, known.segmented)
 

@@ -27,7 +27,7 @@ from heddle.data.sources import (
     DocumentsChecksum,
     EncodedDocument,
     RejectedDocument,
-    Side,
+    Split,
     SplitDocument,
 )
 from heddle.text.chat import TEMPLATE, load_template
@@ -49,7 +49,7 @@ class Prepared:
     folder: Path
     fingerprint: str
     pairs: bool
-    counter: DocumentCounter  # what became of the documents of both sides
+    counter: DocumentCounter  # what became of the documents of both splits
     reused: bool = False
     tokenizer_fingerprint: str = ""  # of the tokenizer that made the ids
     template_hash: str | None = None  # of the chat template; None: there is none, or an earlier version prepared it
@@ -58,22 +58,22 @@ class Prepared:
     second: bool = False  # whether labelled texts come in twos
     media: MediaFormat | None = None  # of sounds and the like: how their arrays are stored
 
-    def shard_folders(self, side: Side) -> tuple[Path, ...]:
-        """Return the folders of token shards of one side; the first has the texts, of pairs the sources."""
+    def shard_folders(self, split: Split) -> tuple[Path, ...]:
+        """Return the folders of token shards of one split; the first has the texts, of pairs the sources."""
         if self.media is not None and self.labels is None:
-            return (self.folder / side / "target",)
+            return (self.folder / split / "target",)
         names = ("source", "target") if self.pairs else ("",) if self.labels is None else ("text", "second")
-        return tuple(self.folder / side / name for name in (names if self.second or self.pairs else names[:1]))
+        return tuple(self.folder / split / name for name in (names if self.second or self.pairs else names[:1]))
 
     @property
     def train(self) -> Path:
         """Return the folder of what to learn from."""
-        return self.folder / Side.TRAIN
+        return self.folder / Split.TRAIN
 
     @property
     def valid(self) -> Path:
         """Return the folder of what is held out."""
-        return self.folder / Side.VALID
+        return self.folder / Split.VALID
 
     @property
     def tokenizer(self) -> Path:
@@ -136,7 +136,7 @@ def prepare(
                     writers.add(split_documents, result, counter)
                     if on_progress is not None:
                         on_progress(writers.documents, writers.bytes)
-                corpus.check_sides(writers.counts, counter)
+                corpus.check_splits(writers.counts, counter)
             tokenizer.save(new / TOKENIZER)
             if chat_encoder is not None:
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
@@ -151,7 +151,7 @@ def open_prepared(folder: Path) -> Prepared | None:
     """Return a finished folder of prepared data, or None where there is none."""
     try:
         record = parse_json(read_text(folder / RECORD), str(folder / RECORD))
-        if record["format"] != FORMAT or not (folder / Side.TRAIN).is_dir() or not (folder / Side.VALID).is_dir():
+        if record["format"] != FORMAT or not (folder / Split.TRAIN).is_dir() or not (folder / Split.VALID).is_dir():
             return None
         marks = record["tokenizer"], record.get("template")
         counter = DocumentCounter.from_plain(record["ledger"])
@@ -232,19 +232,19 @@ IN_TWOS = ("pairs", "preferences", "chat_preferences")  # forms that are stored 
 
 
 class _Writers:
-    """The shard writers of both sides, made when the first document shows what there is to write."""
+    """The shard writers of both splits, made when the first document shows what there is to write."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, fingerprint: str, labels: LabelSet | None) -> None:
         self._labels, self.second = labels, False
-        self._label_writers: dict[Side, ShardWriter] = {}
+        self._label_writers: dict[Split, ShardWriter] = {}
         self.media: MediaFormat | None = None
-        self._media_writers: dict[Side, MediaWriter] = {}
+        self._media_writers: dict[Split, MediaWriter] = {}
         self._folder, self._tokenizer, self._fingerprint = folder, tokenizer, fingerprint
         self._stack = contextlib.ExitStack()
-        self._open: dict[Side, list[tuple[ShardWriter, tuple[int, ...]]]] = {}  # with what stands before each text
+        self._open: dict[Split, list[tuple[ShardWriter, tuple[int, ...]]]] = {}  # with what stands before each text
         self.form: DocumentForm | None = None
         self.documents = self.bytes = 0
-        self.counts = dict.fromkeys(Side, 0)
+        self.counts = dict.fromkeys(Split, 0)
         self.held_out = DocumentsChecksum()
 
     def __enter__(self) -> "_Writers":
@@ -255,8 +255,8 @@ class _Writers:
 
     def add(self, split_documents: SplitDocument, result: EncodingResult, counter: DocumentCounter) -> None:
         """Write one document, or the two texts of a pair under one number; count one that was rejected."""
-        side, document = split_documents
-        if side is Side.VALID:
+        split, document = split_documents
+        if split is Split.VALID:
             self.held_out.add(document)
         form = _form(document) if self._labels is None else "labelled"
         if self.form is None:
@@ -272,17 +272,17 @@ class _Writers:
             counter.drop(bad.reason, f"{document.origin} ({bad.words})" if bad.words else document.origin)
             return
         if isinstance(result[0], DecodedMedia):
-            self._media_writers[side].add(result[0].array)
+            self._media_writers[split].add(result[0].array)
         encoded = [found for found in result if isinstance(found, EncodedDocument)]
-        for (writer, before), found in zip(self._open[side], encoded, strict=True):
+        for (writer, before), found in zip(self._open[split], encoded, strict=True):
             stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids
             writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts, lost=found.lost)
             self.bytes += found.bytes
         if self._labels is not None:
             numbers = np.asarray(self._labels.encode(document, self._tokenizer), np.uint32)
-            self._label_writers[side].add(numbers, bytes=0, words=0)
+            self._label_writers[split].add(numbers, bytes=0, words=0)
         self.documents += 1
-        self.counts[side] += 1
+        self.counts[split] += 1
 
     def completed(self, made: Prepared) -> Prepared:
         """Return the prepared data with what the documents turned out to be."""
@@ -305,29 +305,29 @@ class _Writers:
 
     def _start(self, form: DocumentForm) -> None:
         self.form = form
-        for side in Side:
-            folder, special_tokens = self._folder / side, self._tokenizer.special_tokens
+        for split in Split:
+            folder, special_tokens = self._folder / split, self._tokenizer.special_tokens
             start = special_tokens.decoder_start
             if form == "pairs":
                 source = self._writer(folder / "source", special_tokens.end), special_tokens.source.before
-                self._open[side] = [source, (self._writer(folder / "target", start[0]), start[1:])]
+                self._open[split] = [source, (self._writer(folder / "target", start[0]), start[1:])]
             elif form == "media":
                 assert self.media is not None
-                self._media_writers[side] = self._media_writer(folder, self.media)
-                self._open[side] = [(self._writer(folder / "target", start[0]), start[1:])]
+                self._media_writers[split] = self._media_writer(folder, self.media)
+                self._open[split] = [(self._writer(folder / "target", start[0]), start[1:])]
             elif form in ("preferences", "chat_preferences"):  # conversations open with what their template writes
                 begin = special_tokens.document_start[0] if form == "preferences" else special_tokens.end
-                self._open[side] = [(self._writer(folder / name, begin), ()) for name in ("source", "target")]
+                self._open[split] = [(self._writer(folder / name, begin), ()) for name in ("source", "target")]
             elif form == "labelled":
                 names = ("text", "second") if self.second else ("text",)
-                self._open[side] = [(self._writer(folder / name, special_tokens.end), ()) for name in names]
-                self._label_writers[side] = self._label_writer(folder / "labels")
+                self._open[split] = [(self._writer(folder / name, special_tokens.end), ()) for name in names]
+                self._label_writers[split] = self._label_writer(folder / "labels")
                 if self.media is not None:
-                    self._media_writers[side] = self._media_writer(folder, self.media)
+                    self._media_writers[split] = self._media_writer(folder, self.media)
             elif form == "conversations":  # they open with what their template writes
-                self._open[side] = [(self._writer(folder, special_tokens.end), ())]
+                self._open[split] = [(self._writer(folder, special_tokens.end), ())]
             else:
-                self._open[side] = [
+                self._open[split] = [
                     (self._writer(folder, special_tokens.document_start[0]), special_tokens.document_start[1:])
                 ]
 
@@ -348,8 +348,8 @@ class _Writers:
 
 
 def _form(document: Document) -> DocumentForm:
-    if document.turns is not None:
-        return "conversations" if document.rejected_turns is None else "chat_preferences"
+    if document.conversation is not None:
+        return "conversations" if document.rejected_conversation is None else "chat_preferences"
     if document.rejected is not None:
         return "preferences"
     if document.media is not None:

@@ -13,7 +13,7 @@ from heddle.data.sources.corpus import (
     CorpusConfig,
     FileSplit,
     HashSplit,
-    Side,
+    Split,
     SplitDocument,
     TailSplit,
 )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import UsageError, first_line
-from heddle.data.sources.documents import Document, SkipReason, Turns
+from heddle.data.sources.documents import Conversation, Document, SkipReason
 from heddle.text.chat import Chat
 from heddle.text.tokenizers import Tokenizer
 
@@ -45,10 +45,10 @@ class ChatEncoder:
     def __init__(self, template: str, tokenizer: Tokenizer, learn: Learn) -> None:
         self.template, self.chat, self.learn = template, Chat(template, tokenizer), learn
 
-    def encode(self, turns: Turns) -> EncodedDocument | RejectedDocument:
+    def encode(self, conversation: Conversation) -> EncodedDocument | RejectedDocument:
         """Return a conversation's ids, or why the template rejects it."""
         try:
-            example = self.chat.training_example(turns.messages, tools=turns.tools)
+            example = self.chat.training_example(conversation.messages, tools=conversation.tools)
         except UsageError as error:
             return RejectedDocument(SkipReason.BAD_TURNS, first_line(error))
         ids, everything = example.ids, self.learn == "all"
@@ -67,7 +67,7 @@ def encode_documents(
     tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, documents: Sequence[Document]
 ) -> list[tuple[EncodedDocument | RejectedDocument, ...]]:
     """Encode documents: the ids of a text or a conversation, or those of both sides of a pair or both answers."""
-    parts = [() if d.turns is not None else tuple(d.texts) for d in documents]
+    parts = [() if d.conversation is not None else tuple(d.texts) for d in documents]
     prototypes = iter(tokenizer.encode_arrays([d.prototype for d in documents if d.prototype is not None]))
     ids = iter(tokenizer.encode_arrays([text for texts in parts for text in texts]))
     found: list[tuple[EncodedDocument | RejectedDocument, ...]] = []
@@ -75,7 +75,7 @@ def encode_documents(
         if document.rejected is not None:
             prompt, answers = next(ids), [(text, next(ids)) for text in texts[1:]]
             found.append(tuple(_answer(tokenizer, prompt, *answer) for answer in answers))
-        elif document.turns is None:
+        elif document.conversation is None:
             encoded = [_encoded(tokenizer, text, next(ids)) for text in texts]
             if document.prototype is not None:
                 source = [encoded[0].ids, np.array(tokenizer.special_tokens.separator, np.uint32), next(prototypes)]
@@ -83,8 +83,8 @@ def encode_documents(
             found.append(tuple(encoded))
         else:
             assert chat_encoder is not None, "conversations need a template"
-            both = (document.turns, document.rejected_turns)
-            found.append(tuple(chat_encoder.encode(turns) for turns in both if turns is not None))
+            both = (document.conversation, document.rejected_conversation)
+            found.append(tuple(chat_encoder.encode(one) for one in both if one is not None))
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from heddle.core import part
 from heddle.data.files import file_stamp, find_files
-from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, Turns
+from heddle.data.sources.documents import Conversation, Document, DocumentCounter, FileStamp, SkipReason, SourceConfig
 from heddle.data.sources.readers import JSON, Longest
 from heddle.data.sources.records import Encoding, JsonRow, numbered, parse_row
 
@@ -43,17 +43,17 @@ class ChatSource(SourceConfig):
         for path in find_files(self.path, *JSON):
             for origin, raw in numbered(path, self.longest, counter, self.encoding):
                 row = parse_row(raw)
-                turns = row if isinstance(row, SkipReason) else self.conversation(row)
-                if isinstance(turns, SkipReason):
-                    counter.skip(turns, origin)
+                found = row if isinstance(row, SkipReason) else self.conversation(row)
+                if isinstance(found, SkipReason):
+                    counter.skip(found, origin)
                 else:
-                    yield Document(readable(turns), origin, turns=turns)
+                    yield Document(readable(found), origin, conversation=found)
 
     def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
         return [file_stamp(path) for path in find_files(self.path, *JSON)]
 
-    def conversation(self, row: JsonRow) -> Turns | SkipReason:
+    def conversation(self, row: JsonRow) -> Conversation | SkipReason:
         """Return the conversation that a row holds, or why it holds none."""
         if isinstance(row, str):
             return SkipReason.BAD_JSON
@@ -69,7 +69,7 @@ class ChatSource(SourceConfig):
             return SkipReason.BAD_TURNS
         if system and messages and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": system})
-        return _checked(Turns(tuple(messages), None if tools is None else tuple(tools)))
+        return _checked(Conversation(tuple(messages), None if tools is None else tuple(tools)))
 
     def _speaker(self, number: int) -> str:
         return self.first if number % 2 == 0 else {"user": "assistant", "assistant": "user"}[self.first]
@@ -117,22 +117,22 @@ def _texts(message: Mapping[str, object]) -> Iterator[str]:
             yield text
 
 
-def _checked(turns: Turns) -> Turns | SkipReason:
-    """Return turns whose texts can be used, or why they cannot."""
-    texts = [text for message in turns.messages for text in _texts(message)]
+def _checked(conversation: Conversation) -> Conversation | SkipReason:
+    """Return a conversation whose texts can be used, or why they cannot."""
+    texts = [text for message in conversation.messages for text in _texts(message)]
     if all(text.isspace() or not text for text in texts):
         return SkipReason.EMPTY
     if any("\0" in text for text in texts):
         return SkipReason.BINARY
     try:
-        turns.plain.encode()
+        conversation.plain.encode()
     except UnicodeEncodeError:
         return SkipReason.NOT_UTF8
     except RecursionError:
         return SkipReason.BAD_JSON
-    return turns
+    return conversation
 
 
-def readable(turns: Turns) -> str:
+def readable(conversation: Conversation) -> str:
     """Return a conversation as text that a tokenizer can learn from: the words that mark turns among them."""
-    return "\n".join(f"{str(m['role']).capitalize()}: {text}" for m in turns.messages for text in _texts(m))
+    return "\n".join(f"{str(m['role']).capitalize()}: {text}" for m in conversation.messages for text in _texts(m))

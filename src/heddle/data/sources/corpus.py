@@ -46,7 +46,7 @@ LABELLED = 0.1  # share of labelled documents, and of sounds and the like, that 
 GOLDEN = 0x9E3779B97F4A7C15  # multiples of it, modulo 2**64, fill the range evenly
 
 
-class Side(StrEnum):
+class Split(StrEnum):
     """Which part of a corpus a document is in."""
 
     TRAIN = "train"
@@ -54,7 +54,7 @@ class Side(StrEnum):
 
 
 Sources = tuple[SourceConfig, ...]
-SplitDocument = tuple[Side, Document]
+SplitDocument = tuple[Split, Document]
 DocumentReader = Callable[[Sources, DocumentCounter, DigestSet], Iterator[Document]]
 
 
@@ -63,7 +63,7 @@ class SplitConfig(Config):
 
     @abstractmethod
     def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
-        """Yield each document with its side."""
+        """Yield each document with its split."""
 
     def absolute(self) -> Self:
         """Return the split with absolute paths."""
@@ -97,7 +97,7 @@ class HashSplit(SplitConfig):
         salt, bound = key(self.seed, Purpose.DATA, "held out"), self.fraction * 2.0**64
         for document in read(sources, counter, DigestSet()):
             held = (document.split_digest ^ salt) * GOLDEN % (1 << 64) < bound
-            yield (Side.VALID if held else Side.TRAIN), document
+            yield (Split.VALID if held else Split.TRAIN), document
 
 
 @part("tail")
@@ -116,10 +116,10 @@ class TailSplit(SplitConfig):
         for document in read(sources, counter, DigestSet()):
             size = len(document.text)
             if 0 < left < size and document.divisible:
-                yield Side.TRAIN, Document(document.text[:left], document.origin, document.group)
-                yield Side.VALID, Document(document.text[left:], document.origin, document.group)
+                yield Split.TRAIN, Document(document.text[:left], document.origin, document.group)
+                yield Split.VALID, Document(document.text[left:], document.origin, document.group)
             else:
-                yield (Side.TRAIN if left > 0 else Side.VALID), document
+                yield (Split.TRAIN if left > 0 else Split.VALID), document
             left -= size
 
 
@@ -144,9 +144,9 @@ class FileSplit(SplitConfig):
         """Yield what is held out first, so that its copies are known before training documents come."""
         seen = DigestSet()
         for document in read((self.source,), counter, seen):
-            yield Side.VALID, document
+            yield Split.VALID, document
         for document in read(sources, counter, seen):
-            yield Side.TRAIN, document
+            yield Split.TRAIN, document
 
 
 @part("auto")
@@ -270,13 +270,13 @@ class CorpusConfig(Config):
         return Path(source.path).expanduser() if len(self.sources) == 1 and isinstance(source, PreparedSource) else None
 
     def split_documents(self, counter: DocumentCounter) -> Iterator[SplitDocument]:
-        """Yield the documents that are kept, each with its side."""
+        """Yield the documents that are kept, each with its split."""
         return self.split.divide(self.sources, self._read, counter)
 
     def held_out(self, counter: DocumentCounter | None = None) -> Iterator[Document]:
-        """Yield the validation documents as text, in the order of the shards; the ledger counts those of both sides."""
+        """Yield the validation documents as text, in the order of the shards; `counter` counts both splits."""
         split_documents = self.split_documents(DocumentCounter() if counter is None else counter)
-        return (document for side, document in split_documents if side is Side.VALID)
+        return (document for split, document in split_documents if split is Split.VALID)
 
     def held_out_checksum(self) -> str:
         """Return the checksum of the validation documents as they are now."""
@@ -292,29 +292,29 @@ class CorpusConfig(Config):
         """
         return _sampled(self._training_texts(DocumentCounter() if counter is None else counter), limit)
 
-    def check_sides(self, counts: dict[Side, int], counter: DocumentCounter) -> None:
-        """Refuse a corpus, read to its end, that has no documents for one of these sides."""
+    def check_splits(self, counts: dict[Split, int], counter: DocumentCounter) -> None:
+        """Refuse a corpus, read to its end, that has no documents for one of these splits."""
         if not counter.balanced:
             raise AssertionError(f"documents lost count: {counter}")
         if not counter.kept:
             raise DataError(f"no documents to learn from: {counter}")
-        for side, count in counts.items():
+        for split, count in counts.items():
             if not count:
                 fix = (
                     "hold out more (data.split.fraction), the tail (data.split.kind=tail), or a file"
-                    if side is Side.VALID
+                    if split is Split.VALID
                     else "hold out less"
                 )
                 lost = f"documents: {counter}; " if counter.faulty else ""
-                raise DataError(f"{lost}split {self.split.kind}: none of {counter.kept} documents for {side}; {fix}")
+                raise DataError(f"{lost}split {self.split.kind}: none of {counter.kept} documents for {split}; {fix}")
 
     def _training_texts(self, counter: DocumentCounter) -> Iterator[str]:
         count = 0
-        for side, document in self.split_documents(counter):
-            if side is Side.TRAIN:
+        for split, document in self.split_documents(counter):
+            if split is Split.TRAIN:
                 count += 1
                 yield from document.texts
-        self.check_sides({Side.TRAIN: count}, counter)
+        self.check_splits({Split.TRAIN: count}, counter)
 
     def _read(self, sources: Sources, counter: DocumentCounter, seen: DigestSet) -> Iterator[Document]:
         for source in sources:

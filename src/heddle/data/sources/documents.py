@@ -24,7 +24,7 @@ CONTROL_SHARE = 0.1  # beyond this share of control characters a document is not
 
 
 @dataclass(frozen=True)
-class Turns:
+class Conversation:
     """The messages of a conversation, and the tools that it may use."""
 
     messages: tuple[Mapping[str, object], ...]
@@ -38,25 +38,25 @@ class Turns:
 
 @dataclass(frozen=True)
 class Document:
-    """A text and where it came from; `target` makes it a pair, `turns` a conversation, `label` a labelled document.
+    """A text and where it came from; `target` makes it a pair, `conversation` messages, `label` a labelled document.
 
     `rejected` makes it a preference pair: the answer that is worse than the target, to the same prompt, and
-    `rejected_turns` one of conversations. A labelled document may have a second text, `pair`; a pair a `prototype`,
-    which an editor reads after the text, and which may be empty. `media` makes it a sound or the like, of which the
-    text is the transcript. Documents of one `group` stay on one side of a split, and so does a document whose text is
-    the group's name.
+    `rejected_conversation` one of conversations. A labelled document may have a second text, `pair`; a pair a
+    `prototype`, which an editor reads after the text, and which may be empty. `media` makes it a sound or the like, of
+    which the text is the transcript. Documents of one `group` stay on one side of a split, and so does a document whose
+    text is the group's name.
     """
 
     text: str
     origin: str
     group: str = ""
     target: str | None = None
-    turns: Turns | None = None
+    conversation: Conversation | None = None
     pair: str | None = None
     label: Label | None = None
     rejected: str | None = None
     prototype: str | None = None
-    rejected_turns: Turns | None = None
+    rejected_conversation: Conversation | None = None
     media: Media | None = None
 
     @cached_property
@@ -65,8 +65,8 @@ class Document:
         hashed = hashlib.blake2b(self.text.encode(), digest_size=8)
         if self.target is not None:
             hashed.update(b"\xff" + self.target.encode())  # no UTF-8 text holds the byte 0xff
-        if self.turns is not None:
-            hashed.update(b"\xfe" + self.turns.plain.encode())
+        if self.conversation is not None:
+            hashed.update(b"\xfe" + self.conversation.plain.encode())
         if self.pair is not None:
             hashed.update(b"\xfd" + self.pair.encode())
         if self.label is not None:
@@ -75,8 +75,8 @@ class Document:
             hashed.update(b"\xfb" + self.rejected.encode())
         if self.prototype is not None:
             hashed.update(b"\xfa" + self.prototype.encode())
-        if self.rejected_turns is not None:
-            hashed.update(b"\xf9" + self.rejected_turns.plain.encode())
+        if self.rejected_conversation is not None:
+            hashed.update(b"\xf9" + self.rejected_conversation.plain.encode())
         if self.media is not None:
             hashed.update(b"\xf8" + self.media.digest)
         return int.from_bytes(hashed.digest(), "little")
@@ -84,7 +84,7 @@ class Document:
     @property
     def divisible(self) -> bool:
         """Tell whether it is a text alone, which may be divided in two."""
-        return self.target is None and self.turns is None and self.label is None and self.media is None
+        return self.target is None and self.conversation is None and self.label is None and self.media is None
 
     @property
     def texts(self) -> list[str]:

@@ -7,12 +7,12 @@ from heddle.core import part
 from heddle.data.files import file_stamp, find_files
 from heddle.data.sources.chats import ChatSource, readable
 from heddle.data.sources.documents import (
+    Conversation,
     Document,
     DocumentCounter,
     FileStamp,
     SkipReason,
     SourceConfig,
-    Turns,
     check_text,
 )
 from heddle.data.sources.readers import JSON, Encoding, Longest
@@ -119,21 +119,21 @@ class ChatPreferenceSource(SourceConfig):
     def _document(self, row: JsonRow, origin: str) -> Document | SkipReason:
         if isinstance(row, str):
             return SkipReason.BAD_JSON
-        sides: list[Turns] = []
+        sides: list[Conversation] = []
         for name in (self.chosen, self.rejected):
-            turns = self._side(row, name)
-            if isinstance(turns, SkipReason):
-                return turns
-            sides.append(turns)
+            conversation = self._side(row, name)
+            if isinstance(conversation, SkipReason):
+                return conversation
+            sides.append(conversation)
         chosen, rejected = sides
         if chosen.messages == rejected.messages:
             return SkipReason.SAME_ANSWERS
         both = zip(chosen.messages, rejected.messages, strict=False)
         parting = next((n for n, (one, other) in enumerate(both) if one != other), len(chosen.messages))
         group = replace(chosen, messages=chosen.messages[:parting]).plain
-        return Document(readable(chosen), origin, group=group, turns=chosen, rejected_turns=rejected)
+        return Document(readable(chosen), origin, group=group, conversation=chosen, rejected_conversation=rejected)
 
-    def _side(self, row: dict[str, object], name: str) -> Turns | SkipReason:
+    def _side(self, row: dict[str, object], name: str) -> Conversation | SkipReason:
         """Return the conversation of one side, which ends with an answer."""
         answer, prompt = row.get(name), row.get(self.prompt)
         if not isinstance(answer, list):
@@ -142,10 +142,10 @@ class ChatPreferenceSource(SourceConfig):
         before = prompt if isinstance(prompt, list) else []
         if isinstance(prompt, str) and begins == "assistant":
             before = [{"role": "user", "content": prompt}]
-        turns = ChatSource(path=self.path, turns=name).conversation(row | {name: [*before, *answer]})
-        if isinstance(turns, Turns) and turns.messages[-1]["role"] != "assistant":
+        conversation = ChatSource(path=self.path, turns=name).conversation(row | {name: [*before, *answer]})
+        if isinstance(conversation, Conversation) and conversation.messages[-1]["role"] != "assistant":
             return SkipReason.NO_ANSWER
-        return turns
+        return conversation
 
 
 def preferences_at(path: str) -> SourceConfig | None:

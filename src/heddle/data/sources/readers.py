@@ -14,7 +14,7 @@ from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, 
 from heddle.data.sources.labels import LabelKind
 from heddle.data.sources.records import (
     Encoding,
-    Split,
+    RecordUnit,
     cells_of,
     csv_rows,
     document_of,
@@ -53,7 +53,7 @@ class TextSource(SourceConfig):
     """
 
     path: str
-    split: Split = "file"
+    split: RecordUnit = "file"
     pattern: str = "*"
     longest: Longest = LONGEST
     encoding: Encoding | None = None

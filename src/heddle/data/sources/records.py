@@ -17,7 +17,7 @@ BLOCK = 1 << 16  # bytes of a JSON array read at a time
 MARKS = re.compile(rb'[\[\]{}",]')
 MARKS_IN_STRING = re.compile(rb'["\\]')
 HEADER = 1 << 16  # bytes of a header's line
-Split = Literal["file", "paragraph", "line"]
+RecordUnit = Literal["file", "paragraph", "line"]
 Encoding = Annotated[str, within("one that Python knows, such as latin-1 or utf-16", is_encoding)]
 Value = str | SkipReason
 JsonRow = dict[str, object] | str
@@ -26,7 +26,7 @@ JsonRow = dict[str, object] | str
 # --- records of a stream ----------------------------------------------------------------------------------------------
 
 
-def text_records(stream: BufferedReader, split: Split, longest: int) -> Iterator[tuple[int, bytes]]:
+def text_records(stream: BufferedReader, split: RecordUnit, longest: int) -> Iterator[tuple[int, bytes]]:
     """Return each document's bytes with its number: of the piece in the file, or of the line where it starts."""
     if split == "file":
         return enumerate(_blocks(stream, longest), 1)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 OPAQUE = re.compile(r'"(?:[^"\\]|\\.)*"i?|/(?:[^/\\\n]|\\.)+/[a-z]*|//.*|%.*|#.*')
 RULE = re.compile(r"^[?!]?([a-z_]\w*)(?:\.\d+)?\s*:((?:[^:\n]|\n\s*\|)*)", re.MULTILINE)
 SYMBOL = re.compile(r"(\w+)\s*([?*+]?)")
-MOST_RULES = 500  # of a grammar that is looked at; in larger ones the parser itself finds that a row overflows
+MAX_RULES = 500  # of a grammar that is looked at; in larger ones the parser itself finds that a row overflows
 LITERAL = "LITERAL"  # a terminal: names of rules are in lower case
 
 Choices = dict[str, list[list[tuple[str, str]]]]  # of each rule: symbols, each with its quantifier
@@ -19,7 +19,7 @@ Choices = dict[str, list[list[tuple[str, str]]]]  # of each rule: symbols, each 
 def splits_explode(grammar: str) -> str | None:
     """Return a rule that derives itself twice in a row, such as `s: s s`, or None; groups are read as if flat."""
     choices = _choices(grammar)
-    if len(choices) > MOST_RULES:
+    if len(choices) > MAX_RULES:
         return None
     nullable = _nullable(choices)
     edges = {name: _alone(each, nullable) for name, each in choices.items()}

@@ -35,7 +35,7 @@ NOT_ALLOWED = "doesn't satisfy the grammar"  # how it refuses a token that is no
 WORD = 32  # ids in each integer of a native mask
 FUEL = 10_000_000  # limit on the work for one grammar, some 50,000 steps a millisecond, so that nothing hangs
 LONGEST = 100_000  # characters of a pattern or a grammar
-MOST_PROPERTIES = 500  # of a schema
+MAX_PROPERTIES = 500  # of a schema
 SEVERAL = 4  # rows from which on threads pay
 
 
@@ -97,8 +97,8 @@ class SchemaGrammar(GrammarConfig):
             count = _properties(parse_json(self.schema, "schema"))
         except ConfigError:  # what is no JSON is refused when it is compiled
             return
-        if count > MOST_PROPERTIES:
-            raise ConfigError("schema", want=f"at most {MOST_PROPERTIES} properties", got=f"{count:,}")
+        if count > MAX_PROPERTIES:
+            raise ConfigError("schema", want=f"at most {MAX_PROPERTIES} properties", got=f"{count:,}")
 
     def rules(self) -> str:
         """Return the schema, with whitespace kept short unless it says otherwise under `x-guidance`."""

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from heddle.core import UsageError
 from heddle.core.system import enable_compile_cache
 from heddle.decoding.runtime.limits import device_of
 from heddle.decoding.runtime.prefill import Prefill
@@ -52,6 +53,10 @@ def capture_mode(model: AutoregressiveModel, prefill: Prefill, compile: Compile)
 def requested_mode(model: AutoregressiveModel, prefill: Prefill, compile: Compile) -> CaptureMode | None:
     """Return the mode that was requested; auto captures on a GPU when there are enough new tokens."""
     if compile == "off":
+        return None
+    if not model.can_capture():
+        if compile == "on":
+            raise UsageError("compile: want auto or off with a memory, whose search cannot be captured, got on")
         return None
     if compile == "on":
         return CaptureMode.COMPILED if model.should_compile() else CaptureMode.CAPTURED

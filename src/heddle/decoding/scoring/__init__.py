@@ -8,6 +8,7 @@ from heddle.decoding.scoring.scoring import (
     ScoringWindows,
     TokenLoss,
     any_token_loss,
+    hidden_sliding_window,
     length_batches,
     nll_given_source,
     nll_sliding_window,

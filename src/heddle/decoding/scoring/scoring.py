@@ -84,23 +84,42 @@ def nll_sliding_window(
     Documents are read as they come, so that a corpus need not fit in memory. `token_loss` may replace the head's loss
     of a token given the hidden state before it.
     """
+    yield from _by_window(model, documents, windows, begin, model.head.nll if token_loss is None else token_loss)
+
+
+@torch.inference_mode()
+def hidden_sliding_window(
+    model: LanguageModel, documents: Iterable[Document | Continuation], windows: ScoringWindows, begin: int
+) -> Iterator[Float[Tensor, "length width"]]:
+    """Yield the hidden states before each document's tokens, as the head reads them, in float32 on the CPU."""
+    yield from _by_window(model, documents, windows, begin, lambda vectors, targets: vectors, (model.config.width,))
+
+
+def _by_window(
+    model: LanguageModel,
+    documents: Iterable[Document | Continuation],
+    windows: ScoringWindows,
+    begin: int,
+    measure: TokenLoss,
+    shape: tuple[int, ...] = (),
+) -> Iterator[Tensor]:
+    """Yield what is measured of each document's tokens, of this shape each."""
     if model.sight != "past":
         raise UsageError("scoring: want a model that sees the past only; this one sees the whole text")
     model.position.reserve(windows.length)
-    token_loss = model.head.nll if token_loss is None else token_loss
     losses: list[Tensor] = []  # of the documents gathered
     gathered: list[_Window] = []
     held = 0
     for document in documents:
         ids, known = _document_ids(model, document, begin)
         gathered += _windows(len(losses), *_trim_context(ids, known, windows), windows)
-        losses.append(torch.empty(len(ids) - 1 - known))
+        losses.append(torch.empty(len(ids) - 1 - known, *shape))
         held += len(ids)
         if held >= AHEAD * BATCH:
-            _fill(model, gathered, losses, token_loss)
+            _fill(model, gathered, losses, measure)
             yield from losses
             losses, gathered, held = [], [], 0
-    _fill(model, gathered, losses, token_loss)
+    _fill(model, gathered, losses, measure)
     yield from losses
 
 

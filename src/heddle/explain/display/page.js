@@ -181,7 +181,7 @@
   }
   function cellAt(canvas, event) {
     const box = canvas.getBoundingClientRect();
-    const c = Math.floor(((event.clientX - box.left) / box.width) * canvas.width), r = Math.floor(((event.clientY - box.top) / box.height) * canvas.height);
+    const c = Math.floor(((event.clientX - box.left - canvas.clientLeft) / canvas.clientWidth) * canvas.width), r = Math.floor(((event.clientY - box.top - canvas.clientTop) / canvas.clientHeight) * canvas.height);
     return r < 0 || c < 0 || r >= canvas.height || c >= canvas.width ? null : [r, c];
   }
 

@@ -16,6 +16,11 @@ from heddle.explain.display.explanation import Explanation
 from heddle.explain.inputs import WHATS
 from heddle.explain.observers import Attention, BeamTree, ExpertChoices, Gates, Lens, Probabilities, Residual, Trace
 
+PREDICTED = {
+    "next token": WHATS["probabilities"],
+    "masked token": "each token hidden in turn and predicted from all others, and its surprisal",
+    "class": "the class of the text",
+}
 BLOCKS = " ▁▂▃▄▅▆▇█"
 # Surprisal in bits, up to which a token has a colour: from dark to bright, by lightness first, for the colour-blind.
 COLOURS = ((1, "grey50"), (3, "cyan"), (6, "bright_white"), (10, "yellow"), (float("inf"), "bold bright_red"))
@@ -35,7 +40,8 @@ def rendered(explanation: Explanation) -> Group:
     """Return an explanation as rich shows it."""
     lines: list[RenderableType] = [Text(f"{explanation.kind}: {explanation.model}".rstrip(": "), style="bold")]
     for name, section in explanation.sections.items():
-        lines += [Text(""), Text(f"{name}: {WHATS[name]}", style="bold")]
+        about = PREDICTED[section.predicts] if isinstance(section, Probabilities) else WHATS[name]
+        lines += [Text(""), Text(f"{name}: {about}", style="bold")]
         lines += SHOWN[name](explanation, section)
     if explanation.refused:
         lines += [Text(""), *(Text(f"not shown: {line}", style="dim") for line in explanation.refused.values())]

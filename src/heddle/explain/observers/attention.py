@@ -74,19 +74,23 @@ class AttentionObserver(Observer):
 
     def see(self, call: PartCall) -> None:
         """Keep the weights of a layer."""
-        if not isinstance(call.part, ATTENDING):
-            return
-        weights = attention_weights(call)
-        exact, weights = weights.dtype not in (torch.bfloat16, torch.float16), upcast(weights).cpu()
-        cross = isinstance(call.part, CrossAttention | AttentionRNN)
-        rest = 1 - weights.sum(-1)
-        keys = self.reading.sides[0].name if cross else call.side.name
-        sink = rest if bool((rest > (EPS if exact else HALF_EPS)).any()) else None
-        kind = "cross" if cross else "convolution" if isinstance(call.part, Convolution) else "self"
-        self.maps.append(AttentionMap(call.name, kind, call.side.name, keys, weights, sink))
+        if isinstance(call.part, ATTENDING):
+            self.maps.append(attention_map(self.reading, call))
 
     def result(self) -> Attention:
         return Attention(tuple(self.maps))
+
+
+def attention_map(reading: Reading, call: PartCall) -> AttentionMap:
+    """Return the attention weights of a layer, with what they are of."""
+    weights = attention_weights(call)
+    exact, weights = weights.dtype not in (torch.bfloat16, torch.float16), upcast(weights).cpu()
+    cross = isinstance(call.part, CrossAttention | AttentionRNN)
+    rest = 1 - weights.sum(-1)
+    keys = reading.sides[0].name if cross else call.side.name
+    sink = rest if bool((rest > (EPS if exact else HALF_EPS)).any()) else None
+    kind = "cross" if cross else "convolution" if isinstance(call.part, Convolution) else "self"
+    return AttentionMap(call.name, kind, call.side.name, keys, weights, sink)
 
 
 def attention_weights(call: PartCall) -> Tensor:

@@ -201,6 +201,10 @@ class Model(Module, ABC):
         """Tell whether torch.compile would help; it does not where a part would be unrolled over time."""
         return all(module.compilable for module in self.modules() if isinstance(module, Module))
 
+    def can_capture(self) -> bool:
+        """Tell whether a step can be captured as a CUDA graph: no part asks the host for something."""
+        return all(module.capturable for module in self.modules() if isinstance(module, Module))
+
     def weights(self) -> dict[str, Tensor]:
         """Return every weight by name, a tied matrix once, as a checkpoint holds them."""
         refuse_quantized(self)

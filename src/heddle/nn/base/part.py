@@ -51,6 +51,7 @@ class Module(nn.Module):
     init_scale: float = 1.0  # factor on its matrices' initial values, such as queries whose scores are not scaled
     slot: str = ""  # of a branch: mixer, cross or channel, for initializers that treat them differently
     compilable: bool = True  # False: torch.compile is not known to help, or would unroll a loop over time
+    capturable: bool = True  # False: it asks the host for something, so that no CUDA graph of it can be replayed
     repeats: int = 1  # how often a token passes what is inside: a loop has several turns
     max_length: int | None = None  # the most positions it supports; None: any number
     pooling_factor: int = 1  # by what factor rows are shorter after it

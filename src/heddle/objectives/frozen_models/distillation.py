@@ -106,7 +106,14 @@ class DistillationConfig(ObjectiveConfig):
         return _prepared(batch, partial(self.hard_targets.prepare, seed=seed))
 
     def checked_model(self, model: Model) -> Model:
-        return self.hard_targets.checked_model(model)
+        try:
+            return self.hard_targets.checked_model(model)
+        except ConfigError:
+            own = "sequence" if model.reads_source else "next_token" if model.can_generate else "masked_token"
+            if own == self.hard_targets.kind:
+                raise
+            want = f"{own}, because the student is {model.config.noun}"
+            raise ConfigError("objective.hard_targets", want=want, got=self.hard_targets.kind) from None
 
     def check_frozen(self, model: Model, frozen: Model) -> None:
         try:

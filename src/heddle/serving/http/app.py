@@ -16,7 +16,16 @@ from heddle.serving.http.completions import completions
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.gate import Access, Gate
 from heddle.serving.http.metrics import Metrics
-from heddle.serving.http.playground import PAGE_PATHS, abilities, divergence, explain, logits, page, page_file
+from heddle.serving.http.playground import (
+    PAGE_PATHS,
+    attention,
+    capabilities,
+    divergence,
+    explain,
+    logits,
+    page,
+    page_file,
+)
 from heddle.serving.http.responses import error_response
 from heddle.serving.http.served_model import ServedModels
 
@@ -39,9 +48,10 @@ ROUTES = (
     ("POST", "/v1/heddle/score", routes.score),
     *((("POST", f"/v1/heddle/{name}", handler)) for name, handler in TASKS.items()),
     ("POST", "/v1/heddle/explain", explain),
+    ("POST", "/v1/heddle/attention", attention),
     ("POST", "/v1/heddle/logits", logits),
     ("POST", "/v1/heddle/divergence", divergence),
-    ("GET", "/v1/heddle/models", abilities),
+    ("GET", "/v1/heddle/models", capabilities),
     ("POST", "/v1/responses", routes.responses),
     ("GET", "/v1/models", routes.list_models),
     ("GET", "/v1/models/{id:path}", routes.one_model),
@@ -60,7 +70,7 @@ def make_app(models: ServedModels, access: Access | None = None) -> FastAPI:
     """Return the application; whoever serves it sets `app.state.draining` before it ends, and closes the models."""
     app = FastAPI(title="Heddle", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.models, app.state.metrics, app.state.draining = models, Metrics(models), threading.Event()
-    app.state.abilities = {}
+    app.state.capabilities = {}
     access = Access() if access is None else access
     for method, path, handler in ROUTES:
         app.add_route(path, handler, methods=[method])

@@ -69,6 +69,7 @@ class CompletionBody(Sampling):
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     max_tokens: int | None = Field(None, ge=0, lt=MOST_NUMBER)
     suffix: str | None = None
+    output: list[int] | None = None  # of an encoder-decoder: what it has written so far, from its first id on
     response_format: dict[str, Any] | None = None
 
 
@@ -132,6 +133,13 @@ class InspectionBody(Body):
     output: str | list[int] | None = None
     top: int | None = Field(None, ge=1, le=64)
     max_tokens: int | None = Field(None, ge=1, le=64)
+
+
+class AttentionBody(InspectionBody):
+    """POST /v1/heddle/attention: thumbnails of all heads, or the weights of one head of a layer."""
+
+    layer: int | None = Field(None, ge=0, lt=MOST_NUMBER)
+    head: int | None = Field(None, ge=0, lt=MOST_NUMBER)
 
 
 class ExplainBody(InspectionBody):

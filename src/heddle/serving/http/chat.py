@@ -16,7 +16,7 @@ from heddle.serving.http.completions import usage
 from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.logprobs import TokenTexts
-from heddle.serving.http.requests import Wanted, engine_requests, response_rules, stop_strings
+from heddle.serving.http.requests import RequestOptions, engine_requests, response_rules, stop_strings
 from heddle.serving.http.responses import EventStream, json_response, until_hang_up
 from heddle.serving.http.served_model import ServedModel
 from heddle.serving.http.tools import StreamingToolCallParser, Tools, tools_of
@@ -82,7 +82,7 @@ def _prepare(model: ServedModel, body: ChatBody, tools: Tools, client: str) -> t
     prompt = model.chat.ids(messages_of(body.messages), tools=list(tools.given) or None)
     rules = tools.forced or response_rules(body.response_format)
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    wanted = Wanted(most, (body.top_logprobs or 0) if body.logprobs else None, rules=rules, chats=True)
+    wanted = RequestOptions(most, (body.top_logprobs or 0) if body.logprobs else None, rules=rules, chats=True)
     requests = engine_requests(model, body, [prompt], wanted, client)
     return prompt, requests, stop_strings(body, model.chat.stops.texts)
 

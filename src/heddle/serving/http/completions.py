@@ -14,7 +14,7 @@ from heddle.serving.http.bodies import MOST_PROMPTS, CompletionBody, read_body
 from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.logprobs import TokenTexts
-from heddle.serving.http.requests import Wanted, engine_requests, response_rules, stop_strings
+from heddle.serving.http.requests import RequestOptions, engine_requests, response_rules, stop_strings
 from heddle.serving.http.responses import EventStream, json_response, until_hang_up
 from heddle.serving.http.served_model import ServedModel, check_ids
 
@@ -67,17 +67,20 @@ def _refuse(model: ServedModel, body: CompletionBody) -> None:
         raise ApiError(400, "max_tokens: want 1 or more without echo", param="max_tokens")
     if body.echo and model.source.model.reads_source:
         raise ApiError(400, "echo: not supported by an encoder-decoder, whose prompt is the source", param="echo")
+    if body.output is not None and not model.source.model.reads_source:
+        raise ApiError(400, "output: want none, because only an encoder-decoder writes an output", param="output")
 
 
 def _prepare(model: ServedModel, body: CompletionBody, client: str) -> tuple[list[list[int]], list[Any]]:
     """Encode prompts and make requests; it may take long, so it runs beside the event loop."""
     prompts = _prompts(model, body)
     count = body.logprobs
-    wanted = Wanted(
+    wanted = RequestOptions(
         DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
         count,
         count if body.echo and count is not None else None,
         response_rules(body.response_format),
+        output=None if body.output is None else check_ids(model, body.output, "output"),
     )
     return prompts, engine_requests(model, body, prompts, wanted, client)
 

@@ -22,14 +22,18 @@ SEED_BITS = 53
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a body asks for beyond sampling, in one form for completions and chats."""
+class RequestOptions:
+    """What a body asks for beyond sampling, in one form for completions and chats.
+
+    output: what an encoder-decoder has written so far; None: nothing.
+    """
 
     max_tokens: int | None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     rules: TextConstraints | None = None
     chats: bool = False  # stop ids of the chat template end the answer
+    output: Sequence[int] | None = None
 
 
 def stop_strings(body: Sampling, more: Sequence[str] = ()) -> list[str]:
@@ -42,20 +46,20 @@ def stop_strings(body: Sampling, more: Sequence[str] = ()) -> list[str]:
 
 
 def engine_requests(
-    model: ServedModel, body: Sampling, prompts: Sequence[Sequence[int]], wanted: Wanted, client: str
+    model: ServedModel, body: Sampling, prompts: Sequence[Sequence[int]], options: RequestOptions, client: str
 ) -> list[EngineRequest]:
     """Return a request to the engine for each sample of each prompt; of a search, one for all samples."""
-    config = _config(model, body, wanted)
+    config = _config(model, body, options)
     found: list[EngineRequest] = []
     for ids in prompts:
-        request = _request(model, ids)
-        new = _new_tokens(model, request, wanted.max_tokens)
+        request = _request(model, ids, options.output)
+        new = _new_tokens(model, request, options.max_tokens)
         own = replace(config, max_tokens=new, min_tokens=min(config.min_tokens, new))
-        if wanted.rules is not None:
-            constraint = model.constraint(wanted.rules, request.ids, new, wanted.chats)
+        if options.rules is not None:
+            constraint = model.constraint(options.rules, request.ids, new, options.chats)
             request = Request(request.ids, request.source, constraint)
         samples = own.samples if own.strategy.streams else 1
-        one = EngineRequest(request, own, client=client, prompt_logprobs=wanted.prompt_logprobs)
+        one = EngineRequest(request, own, client=client, prompt_logprobs=options.prompt_logprobs)
         found += [replace_sample(one, number) for number in range(samples)]
     return found
 
@@ -65,10 +69,10 @@ def replace_sample(request: EngineRequest, sample: int) -> EngineRequest:
     return dataclasses.replace(request, sample=sample)
 
 
-def _request(model: ServedModel, ids: Sequence[int]) -> Request:
-    """Return a request for ids: a prompt, or the source of an encoder-decoder."""
+def _request(model: ServedModel, ids: Sequence[int], output: Sequence[int] | None) -> Request:
+    """Return a request for ids: a prompt, or the source of an encoder-decoder, which goes on with its output."""
     if model.source.model.reads_source:
-        return Request(model.tokenizer.special_tokens.decoder_start, ids)
+        return Request(model.tokenizer.special_tokens.decoder_start if output is None else output, ids)
     return Request(ids)
 
 
@@ -82,15 +86,15 @@ def _new_tokens(model: ServedModel, request: Request, wanted: int | None) -> int
     return min(room, model.source.model.context) if wanted is None else max(1, wanted)
 
 
-def _config(model: ServedModel, body: Sampling, wanted: Wanted) -> GenerationConfig:
+def _config(model: ServedModel, body: Sampling, options: RequestOptions) -> GenerationConfig:
     """Return the generation config of a body, by OpenAI's defaults: temperature 1, and a fresh seed each time."""
-    config = with_special_tokens(generation_config(_options(model, body, wanted)), model.tokenizer)
-    if not wanted.chats:
+    config = with_special_tokens(generation_config(_sampling(model, body, options)), model.tokenizer)
+    if not options.chats:
         return config
     return replace(config, stop=tuple(dict.fromkeys((*config.stop, *model.stop_ids(chats=True)))))
 
 
-def _options(model: ServedModel, body: Sampling, wanted: Wanted) -> GenerationOptions:
+def _sampling(model: ServedModel, body: Sampling, wanted: RequestOptions) -> GenerationOptions:
     options: dict[str, Any] = {
         "presence": body.presence_penalty,
         "frequency": body.frequency_penalty,

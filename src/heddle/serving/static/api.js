@@ -13,6 +13,12 @@ async function send(path, body, signal) {
 export const get = async (path) => (await send(path)).json();
 export const post = async (path, body) => (await send(path, body)).json();
 
+/* A JSON text and the bytes after it. */
+export async function binary(path, body) {
+  const bytes = await (await send(path, body)).arrayBuffer(), length = new DataView(bytes).getUint32(0, true);
+  return { about: JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 4, length))), data: new Uint8Array(bytes, 4 + length) };
+}
+
 /* Yields the events of a stream as they come. */
 export async function* stream(path, body, signal) {
   const response = await send(path, { ...body, stream: true }, signal);

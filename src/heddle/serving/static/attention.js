@@ -1,96 +1,113 @@
-/* Attention: a grid of layers and heads on canvas, and the row of the chosen token as underlines. */
-import { post } from "/static/api.js";
-import { $, arrows, cellAt, drawMap, make, num, paint, say, visible } from "/static/dom.js";
+/* Attention: thumbnails of all layers and heads on canvas, the exact map of one, and its row as underlines of tokens. */
+import { binary } from "/static/api.js";
+import { $, arrows, cellAt, drawCodes, make, num, paint, say, visible } from "/static/dom.js";
 import { looked, on, placeOf, shows, state } from "/static/state.js";
-import { rows } from "/static/tokens.js";
+import { underline } from "/static/tokens.js";
 
-let maps = null, now = { map: 0, head: 0 };
+const FINE = 1023; // levels of colour of the large map
+let layers = null, now = { layer: 0, head: 0 }, weights = null, known = new Map(); // heads that were asked for
+
 const side = (name) => state.sides.find((one) => one.name === name);
-const word = (name, i) => `${i} ${visible(side(name).tokens[i])}`;
-const weights = () => maps[now.map].weights[now.head];
-
-function draw(canvas, map, head) {
-  const own = maps[map].weights[head], hidden = $("sink").checked && own[0].length > 1;
-  drawMap(canvas, (r, c) => (hidden && c === 0 ? 0 : own[r][c]), own.length, own[0].length, 1);
+const hides = (keys) => $("sink").checked && keys > 1;
+function word(name, count, i) {
+  const { tokens } = side(name);
+  return tokens.length === count ? `${i} ${visible(tokens[i])}` : String(i);
 }
-function underline() {
-  Object.values(rows).flat().forEach((node) => { const mark = node.querySelector("i"); if (mark) mark.remove(); });
-  if (!maps || state.selected === null) return;
-  const query = placeOf(state.selected), own = weights(), keys = rows[maps[now.map].keys];
-  if (query < 0 || query >= own.length || maps[now.map].queries !== state.sides.at(-1).name) return;
-  const hidden = $("sink").checked && own[0].length > 1;
-  own[query].forEach((weight, c) => {
-    if (!keys[c] || (hidden && c === 0)) return;
-    const mark = make("i");
-    mark.style.opacity = String(weight);
-    mark.dataset.weight = String(weight);
-    keys[c].append(mark);
-  });
+function drawThumbnail(canvas) {
+  const { codes, thumbnail: [, rows, columns] } = layers[canvas.layer], at = canvas.head * rows * columns;
+  drawCodes(canvas, codes.subarray(at, at + rows * columns), rows, columns, 255, hides(columns));
+}
+function drawLarge() {
+  const map = layers[now.layer], [, queries, keys] = map.shape, codes = new Uint16Array(queries * keys);
+  for (let i = 0; i < codes.length; i++) codes[i] = Math.sqrt(weights[i]) * FINE + 0.5;
+  drawCodes($("map"), codes, queries, keys, FINE, hides(keys));
+}
+function underlineRow() {
+  const map = layers && layers[now.layer], query = state.selected === null ? -1 : placeOf(state.selected);
+  if (!map || !weights || query < 0 || query >= map.shape[1] || map.queries !== state.sides.at(-1).name) return underline(null);
+  const keys = map.shape[2], hidden = hides(keys);
+  underline(map.keys, (c) => (c >= keys || (hidden && c === 0) ? null : weights[query * keys + c]));
 }
 function tellCell([r, c]) {
-  const map = maps[now.map];
-  say(`${map.name}, head ${now.head}: ${word(map.queries, r)} → ${word(map.keys, c)}: ${num(weights()[r][c], 9)}`);
+  const map = layers[now.layer], [, queries, keys] = map.shape;
+  say(`${map.name}, head ${now.head}: ${word(map.queries, queries, r)} → ${word(map.keys, keys, c)}: ${num(weights[r * keys + c], 9)}`);
 }
-function showBig() {
-  const map = maps[now.map], own = weights(), big = $("map");
-  $("map-name").textContent = `${map.name}, head ${now.head} (${map.kind}): ${map.queries} looks at ${map.keys}`;
-  big.style.aspectRatio = `${own[0].length} / ${own.length}`;
-  draw(big, now.map, now.head);
-  document.querySelectorAll(".heads button").forEach((node) => node.setAttribute("aria-pressed", String(node.dataset.map === `${now.map} ${now.head}`)));
-  underline();
+async function choose(layer, head) {
+  const turn = state.turn, name = `${layer} ${head}`;
+  now = { layer, head };
+  weights = null;
+  underlineRow();
+  document.querySelectorAll(".heads button").forEach((node) => node.setAttribute("aria-pressed", String(node.dataset.map === name)));
+  if (!known.has(name)) known.set(name, binary("/v1/heddle/attention", { ...looked(), layer, head }));
+  try {
+    const { data } = await known.get(name);
+    if (turn !== state.turn || now.layer !== layer || now.head !== head) return;
+    weights = new Float32Array(data.buffer, data.byteOffset, data.byteLength / 4);
+  } catch (error) { return refused(error); }
+  const map = layers[layer];
+  $("map-name").textContent = `${map.name}, head ${head} (${map.kind}): ${map.queries} looks at ${map.keys}`;
+  $("map").style.aspectRatio = `${map.shape[2]} / ${map.shape[1]}`;
+  $("map").hidden = false;
+  $("map").dataset.map = name;
+  drawLarge();
+  underlineRow();
+}
+function refused(error) {
+  $("grid").replaceChildren();
+  $("grid").hidden = $("map").hidden = true;
+  $("map-name").textContent = error.message;
 }
 const seen = new IntersectionObserver((entries) => entries.forEach(({ isIntersecting, target }) => {
   if (!isIntersecting) return;
   seen.unobserve(target);
-  if (maps && maps[target.map] && target.turn === state.turn) draw(target, target.map, target.head);
+  if (layers && target.turn === state.turn) drawThumbnail(target);
 }), { rootMargin: "200px" });
 
 function grid() {
-  const most = Math.max(...maps.map((map) => map.weights.length)), box = make("div", { className: "heads" });
+  const most = Math.max(...layers.map((one) => one.shape[0])), box = make("div", { className: "heads" });
   box.style.gridTemplateColumns = `max-content repeat(${most}, max-content)`;
-  maps.forEach((map, m) => {
-    box.append(make("span", { textContent: map.name.replace(".mixer", "").replace("stack.", "") }));
-    for (let h = 0; h < most; h++) {
-      if (h >= map.weights.length) { box.append(make("span")); continue; }
-      const canvas = Object.assign(make("canvas", { className: "thumb" }), { map: m, head: h, turn: state.turn });
-      const button = make("button", { type: "button", title: `${map.name}, head ${h}` }, canvas);
-      button.setAttribute("aria-label", `${map.name}, head ${h}`);
-      button.dataset.map = `${m} ${h}`;
-      button.onclick = () => { now = { map: m, head: h }; if (maps) showBig(); };
+  layers.forEach((one, layer) => {
+    box.append(make("span", { textContent: one.name.replace(".mixer", "").replace("stack.", "") }));
+    for (let head = 0; head < most; head++) {
+      if (head >= one.shape[0]) { box.append(make("span")); continue; }
+      const canvas = Object.assign(make("canvas", { className: "thumb" }), { layer, head, turn: state.turn });
+      const button = make("button", { type: "button", title: `${one.name}, head ${head}` }, canvas);
+      button.setAttribute("aria-label", `${one.name}, head ${head}`);
+      button.dataset.map = `${layer} ${head}`;
+      button.onclick = () => { if (layers) choose(layer, head); };
       seen.observe(canvas);
       box.append(button);
     }
   });
   $("grid").replaceChildren(box);
+  $("grid").hidden = false;
 }
 function redraw() {
-  if (!maps) return;
+  if (!layers) return;
   document.querySelectorAll(".thumb").forEach((canvas) => seen.observe(canvas));
-  showBig();
+  if (weights) drawLarge();
+  underlineRow();
 }
 async function ask() {
   const turn = state.turn;
-  maps = null;
+  layers = weights = null;
+  known = new Map();
   $("attention").hidden = !shows("attention");
   if ($("attention").hidden) return;
   $("map-name").textContent = "";
   try {
-    const found = await post("/v1/heddle/explain", { ...looked(), what: "attention" });
+    const { about, data } = await binary("/v1/heddle/attention", looked());
     if (turn !== state.turn) return;
-    maps = found.attention;
-  } catch (error) {
-    $("grid").replaceChildren();
-    $("map").hidden = true;
-    $("map-name").textContent = error.message;
-    return;
-  }
-  $("map").hidden = false;
-  if (now.map >= maps.length || now.head >= maps[now.map].weights.length) now = { map: 0, head: 0 };
+    let from = 0;
+    layers = about.map((one) => ({ ...one, codes: data.subarray(from, from += one.thumbnail.reduce((a, b) => a * b)) }));
+  } catch (error) { return turn === state.turn && refused(error); }
+  if (now.layer >= layers.length || now.head >= layers[now.layer].shape[0]) now = { layer: 0, head: 0 };
   grid();
   paint("attention", redraw);
+  choose(now.layer, now.head);
 }
 $("sink").onchange = redraw;
-$("map").onmousemove = (event) => { const cell = maps && cellAt($("map"), event); if (cell) tellCell(cell); };
-arrows($("map"), (cell) => { if (maps) tellCell(cell); });
+$("map").onmousemove = (event) => { const cell = weights && cellAt($("map"), event); if (cell) tellCell(cell); };
+arrows($("map"), (cell) => { if (weights) tellCell(cell); });
 on("looked", ask);
-on("selected", underline);
+on("selected", underlineRow);

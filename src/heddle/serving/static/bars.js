@@ -22,7 +22,7 @@ function show() {
   const side = main(), at = state.selected, here = found.predicts !== "class" && at < side.ids.length ? side.ids[at] : null;
   const best = found.best.slice(0, SHOWN);
   if (here !== null && !best.some((one) => one.id === here)) best.push({ id: here, text: side.tokens[at] });
-  const takes = found.predicts !== "class" && state.able.kind !== "an encoder-decoder";
+  const takes = found.predicts !== "class";
   $("bars").replaceChildren(...best.map((one) => {
     const p = shares[one.id], name = visible(one.text), bar = make("b"), isHere = one.id === here;
     bar.style.width = `${100 * p}%`;

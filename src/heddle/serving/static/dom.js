@@ -54,9 +54,20 @@ export function drawMap(canvas, value, rows, columns, top, even) {
   }
   pen.putImageData(image, 0, 0);
 }
+/* Weights as codes from 0 to `levels`, whose colours are looked up; `hidden`: not the first column. */
+export function drawCodes(canvas, codes, rows, columns, levels, hidden) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const pen = canvas.getContext("2d"), image = pen.createImageData(columns, rows), pixels = new Uint32Array(image.data.buffer);
+  const low = colour("--paper"), high = colour("--map"), bytes = new Uint8Array(4), word = new Uint32Array(bytes.buffer);
+  const table = Uint32Array.from({ length: levels + 1 }, (_, k) => { bytes.set([...mix(low, high, k / levels), 255]); return word[0]; });
+  for (let at = 0; at < pixels.length; at++) pixels[at] = table[codes[at]];
+  if (hidden) for (let at = 0; at < pixels.length; at += columns) pixels[at] = table[0];
+  pen.putImageData(image, 0, 0);
+}
 export function cellAt(canvas, event) {
   const box = canvas.getBoundingClientRect();
-  const c = Math.floor(((event.clientX - box.left) / box.width) * canvas.width), r = Math.floor(((event.clientY - box.top) / box.height) * canvas.height);
+  const c = Math.floor(((event.clientX - box.left - canvas.clientLeft) / canvas.clientWidth) * canvas.width), r = Math.floor(((event.clientY - box.top - canvas.clientTop) / canvas.clientHeight) * canvas.height);
   return r < 0 || c < 0 || r >= canvas.height || c >= canvas.width ? null : [r, c];
 }
 export function arrows(canvas, move) { // a cell by the keyboard

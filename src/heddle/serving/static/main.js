@@ -8,6 +8,7 @@ import { append, markFresh, select } from "/static/tokens.js";
 import "/static/attention.js";
 import "/static/beams.js";
 import "/static/beside.js";
+import "/static/experts.js";
 import "/static/gates.js";
 
 const number = (id) => Number($(id).value);
@@ -58,9 +59,9 @@ function sampling() {
   const drawn = temperature > 0 ? { top_p: number("top-p"), seed: number("seed") } : {};
   return { model: state.able.id, max_tokens: number("max-tokens"), temperature, return_token_ids: true, ...drawn };
 }
-/* Continues a row of ids; tokens are shown as they come. */
+/* Continues a row of ids, of an encoder-decoder its output; tokens are shown as they come. */
 async function write(ids) {
-  const new_ids = [], body = { ...sampling(), prompt: isPair() ? state.text : ids, logprobs: 1 };
+  const new_ids = [], body = { ...sampling(), ...(isPair() ? { prompt: state.text, output: ids } : { prompt: ids }), logprobs: 1 };
   for await (const event of stream("/v1/completions", body, aborter.signal)) {
     const [choice] = event.choices;
     new_ids.push(...(choice.token_ids || []));
@@ -80,7 +81,7 @@ async function go() {
 async function goPair() {
   typed = state.text = $("prompt").value;
   branches = [];
-  const written = await write([]), start = state.able.start;
+  const { start } = state.able, written = await write(start);
   state.ids = [...start, ...written];
   markFresh(start.length);
   if (await look(looked(), start.length)) keepBranch();
@@ -102,7 +103,8 @@ async function branch(id) {
   state.ids = kept;
   markFresh(at);
   await look(looked(), at);
-  state.ids = [...kept, ...(await write(kept))];
+  const ended = state.able.ends.includes(id); // nothing is written after the end of an output
+  state.ids = [...kept, ...(ended ? [] : await write(kept))];
   if (await look(looked(), at)) keepBranch();
   if (state.chatting) await showAnswer(state.ids.slice(answerFrom));
 }
@@ -183,7 +185,7 @@ function useModel() {
   $("go").hidden = !state.able.generates;
   document.querySelectorAll(".generates").forEach((node) => { node.hidden = !state.able.generates; });
   document.querySelector("#write details").hidden = !state.able.generates;
-  for (const name of ["tokens", "expects", "attention", "gates", "beams", "beside"]) $(name).hidden = true;
+  for (const name of ["tokens", "expects", "attention", "gates", "experts", "beams", "beside"]) $(name).hidden = true;
   setChatting(false);
   offer();
   if (state.able.shows.some((name) => name !== "beams")) doing(lookAtText);

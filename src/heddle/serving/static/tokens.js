@@ -1,65 +1,146 @@
-/* Tokens as chips, coloured by surprisal. */
+/* Tokens as chips, coloured by surprisal. A long row is a list of blocks, of which only those in view have chips. */
 import { $, make, num, paint, say, shade, visible } from "/static/dom.js";
 import { main, on, state, tell } from "/static/state.js";
 
-const LONG = 400; // chips, beyond which the row scrolls and is drawn as it comes into view
-export const rows = {}; // side: its chips
+const LONG = 400; // tokens, beyond which a row is virtualised
+const BLOCK = 64;
+const NEXT = { text: "next?", bits: null, title: "what would come next", next: true };
+let rows = {}; // by side
 let fresh = Infinity; // the first token that was written last
 
 export const markFresh = (first) => { fresh = first; };
 
-function chip(text, bits, title) {
-  const node = make("button", { type: "button", className: "chip", textContent: visible(text), title });
-  node.dir = "ltr";
-  node.dataset.bits = bits === null || bits === undefined ? "" : String(bits);
-  node.style.background = shade(bits);
-  node.setAttribute("aria-pressed", "false");
-  node.onmouseenter = node.onfocus = () => say(title);
-  return node;
+class Row {
+  constructor(name, items, isMain) {
+    Object.assign(this, { name, items, isMain, chips: new Map(), marks: null, long: false });
+    this.box = make("div", { className: "chips" });
+    this.box.dataset.side = name;
+    this.box.setAttribute("role", "group");
+    this.box.setAttribute("aria-label", `Tokens of the ${name}`);
+    this.box.onclick = (event) => { const at = this.at(event.target); if (at !== null && isMain) select(at); };
+    this.box.onmouseover = this.box.onfocus = (event) => { const at = this.at(event.target); if (at !== null) say(this.items[at].title); };
+    this.box.addEventListener("focusin", this.box.onfocus);
+    this.box.onkeydown = (event) => this.walk(event);
+    if (items.length > LONG) this.divide();
+    else this.box.append(...items.map((_, i) => this.chip(i)));
+  }
+  at(node) {
+    const own = node.closest(".chip");
+    return own && own.place !== undefined ? own.place : null;
+  }
+  chip(i) {
+    const { text, bits, title, next } = this.items[i], node = make("button", { type: "button", className: "chip", textContent: visible(text), title, dir: "ltr", place: i });
+    node.dataset.bits = bits === null || bits === undefined ? "" : String(bits);
+    node.style.background = shade(bits);
+    if (next) node.classList.add("next");
+    else if (this.isMain && i >= fresh) node.classList.add("new");
+    this.chips.set(i, node);
+    this.press(i);
+    this.underline(i);
+    return node;
+  }
+  press(i) {
+    const node = this.chips.get(i);
+    if (node && this.isMain) node.setAttribute("aria-pressed", String(i === state.selected));
+  }
+  underline(i) {
+    const node = this.chips.get(i), weight = this.marks && this.marks(i), has = weight !== null && weight !== undefined;
+    let line = node.querySelector("i");
+    if (!has) return line && line.remove();
+    if (!line) node.append(line = make("i"));
+    line.style.opacity = String(weight);
+    line.dataset.weight = String(weight);
+  }
+  /* --- a long row --- */
+  divide() {
+    this.long = true;
+    this.chips.clear();
+    this.box.classList.add("long");
+    this.watch = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, target }) => (isIntersecting ? this.fill(target) : this.empty(target))), { root: this.box, rootMargin: "200px" });
+    const blocks = [];
+    for (let from = 0; from < this.items.length; from += BLOCK) blocks.push(this.block(from));
+    this.box.replaceChildren(...blocks);
+  }
+  block(from) {
+    const block = make("div", { className: "block", from });
+    block.dataset.from = String(from);
+    this.watch.observe(block);
+    return block;
+  }
+  fill(block) {
+    if (block.childElementCount) return;
+    const to = Math.min(this.items.length, block.from + BLOCK), nodes = [];
+    for (let i = block.from; i < to; i++) nodes.push(this.chip(i));
+    block.append(...nodes);
+    block.style.minHeight = "";
+  }
+  empty(block) {
+    if (!block.childElementCount || block.contains(document.activeElement)) return;
+    block.style.minHeight = `${block.offsetHeight}px`; // so that nothing moves
+    block.replaceChildren();
+    for (let i = block.from; i < block.from + BLOCK; i++) this.chips.delete(i);
+  }
+  show(i) { // the chip, which is made if it is out of view
+    if (this.long) this.fill(this.box.children[Math.floor(i / BLOCK)]);
+    return this.chips.get(i);
+  }
+  scrollTo(i) {
+    if (!this.long) return;
+    const node = this.show(i), box = this.box.getBoundingClientRect(), own = node.getBoundingClientRect();
+    if (own.top < box.top || own.bottom > box.bottom) this.box.scrollTop += own.top - box.top - box.height / 3;
+  }
+  walk(event) { // with the arrow keys
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key], here = this.at(event.target);
+    if (!step || here === null) return;
+    event.preventDefault();
+    const node = this.show(Math.min(this.items.length - 1, Math.max(0, here + step)));
+    node.focus();
+    node.scrollIntoView({ block: "nearest" });
+  }
+  push(item) { // at the end, in the place of the one that would come next
+    if (this.items.at(-1).next) {
+      this.items.pop();
+      const last = this.chips.get(this.items.length);
+      if (last) last.remove();
+      this.chips.delete(this.items.length);
+    }
+    const i = this.items.push(item) - 1;
+    if (!this.long && i < LONG) return this.box.append(this.chip(i));
+    if (!this.long) this.divide();
+    let last = this.box.lastElementChild;
+    if (i - last.from >= BLOCK) this.box.append(last = this.block(i));
+    if (last.childElementCount || last.from === i) last.append(this.chip(i));
+    this.box.scrollTop = this.box.scrollHeight;
+  }
 }
+
 const described = (name, at, text, id, bits, logprob) =>
   `${name} ${at}: ${visible(text)} (id ${id})${bits === null || bits === undefined ? "" : `, ${num(bits)} bits, logprob ${num(logprob)}`}`;
 
 export function select(at) {
+  const row = rows[main().name], before = state.selected;
   state.selected = at;
-  const row = rows[main().name];
-  row.forEach((node, i) => node.setAttribute("aria-pressed", String(i === at)));
+  [before, at].forEach((i) => row.press(i));
+  row.scrollTo(at);
   tell("selected");
 }
-
-/* A row of chips that can be walked through with the arrow keys. */
-function walk(box, nodes) {
-  box.onkeydown = (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    const to = Math.min(nodes.length - 1, Math.max(0, nodes.indexOf(document.activeElement) + step));
-    nodes[to].focus();
-    nodes[to].scrollIntoView({ block: "nearest" });
-  };
+/* Underlines the tokens of a side by weights, and those of no other; a weight of null: no line. */
+export function underline(name, weight) {
+  Object.values(rows).forEach((row) => {
+    row.marks = row.name === name ? weight : null;
+    row.chips.forEach((_, i) => row.underline(i));
+  });
 }
 function showRow(side) {
-  const own = state.probabilities && state.probabilities.side === side.name ? state.probabilities : null;
-  const isMain = side === main(), expects = isMain && own;
-  const nodes = side.tokens.map((text, i) => {
-    const bits = own ? own.surprisals[i] : null, logprob = own ? own.logprobs[i] : null;
-    const node = chip(text, bits, described(side.name, i, text, side.ids[i], bits, logprob));
-    if (isMain) node.onclick = () => select(i);
-    if (isMain && i >= fresh) node.classList.add("new");
-    return node;
+  const own = state.probabilities && state.probabilities.side === side.name ? state.probabilities : null, isMain = side === main();
+  const items = side.tokens.map((text, i) => {
+    const bits = own ? own.surprisals[i] : null;
+    return { text, bits, title: described(side.name, i, text, side.ids[i], bits, own ? own.logprobs[i] : null) };
   });
-  if (expects && state.predicts === "next token") {
-    const next = chip("next?", null, "what would come next");
-    next.classList.add("next");
-    next.onclick = () => select(side.tokens.length);
-    nodes.push(next);
-  }
-  const box = make("div", { className: nodes.length > LONG ? "chips long" : "chips" }, ...nodes);
-  walk(box, nodes);
-  rows[side.name] = nodes;
+  if (isMain && own && state.predicts === "next token") items.push(NEXT);
+  const row = rows[side.name] = new Row(side.name, items, isMain);
   const label = state.sides.length > 1 ? [make("p", { className: "soft", textContent: side.name })] : [];
-  box.dataset.side = side.name;
-  $("rows").append(...label, box);
+  $("rows").append(...label, row.box);
 }
 const ABOUT = {
   "next token": "Colour: how surprising each token was to the model. Choose one: what was expected in its place.",
@@ -69,23 +150,20 @@ const ABOUT = {
 function show() {
   $("tokens").hidden = !state.sides.length;
   $("rows").replaceChildren();
+  Object.values(rows).forEach((row) => row.watch && row.watch.disconnect());
+  rows = {};
+  state.selected = null;
   state.sides.forEach(showRow);
   $("tokens-about").textContent = state.probabilities ? ABOUT[state.predicts] : "Choose a token to see where it looks.";
 }
+let shown = -1;
 on("looked", () => paint("tokens", () => { // in another theme, chips change their colour alone
-  if (shown === state.turn) Object.values(rows).flat().forEach((node) => { node.style.background = shade(node.dataset.bits === "" ? null : Number(node.dataset.bits)); });
+  if (shown === state.turn) Object.values(rows).forEach((row) => row.chips.forEach((node, i) => { node.style.background = shade(row.items[i].bits); }));
   else { show(); shown = state.turn; }
 }));
-let shown = -1;
 
 /* Tokens as they are written; their ids and texts are confirmed when the text is looked at. */
 export function append(text, logprob) {
-  const row = rows[main().name], bits = logprob === null ? null : -logprob / Math.LN2;
-  const node = chip(text, bits, `${visible(text)}${bits === null ? "" : `, ${num(bits)} bits`}`);
-  node.classList.add("new");
-  const box = $("rows").lastElementChild, next = box.querySelector(".next");
-  if (next) { next.remove(); row.pop(); }
-  row.push(node);
-  box.append(node);
-  if (row.length > LONG) box.classList.add("long");
+  const bits = logprob === null ? null : -logprob / Math.LN2;
+  rows[main().name].push({ text, bits, title: `${visible(text)}${bits === null ? "" : `, ${num(bits)} bits`}` });
 }

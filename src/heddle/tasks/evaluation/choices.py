@@ -23,7 +23,7 @@ from heddle.tasks.scoring import ScoringInput, text_scorer
 
 SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 CANDIDATES = 10
-MOST = 3  # sentences of either text of a pair
+MAX_SENTENCES = 3  # sentences of either text of a pair
 RANKS = (1, 2, 5)
 
 
@@ -89,12 +89,12 @@ def _sentence_pair(documents: Sequence[Sequence[str]], number: int) -> SentenceP
     own, follows = documents[number], number % 2 == 0
     key = own[0], own[-1], number
     middle = 1 + keyed("middle", *key) % (len(own) - 1)
-    first = " ".join(own[max(0, middle - MOST) : middle])
+    first = " ".join(own[max(0, middle - MAX_SENTENCES) : middle])
     if follows:
-        return SentencePair(first, " ".join(own[middle : middle + MOST]), True)
+        return SentencePair(first, " ".join(own[middle : middle + MAX_SENTENCES]), True)
     other = documents[(number + 1 + keyed("other", *key) % (len(documents) - 1)) % len(documents)]
     at = keyed("at", *key) % len(other)
-    return SentencePair(first, " ".join(other[at : at + MOST]), False)
+    return SentencePair(first, " ".join(other[at : at + MAX_SENTENCES]), False)
 
 
 # --- which reply? -----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from heddle.tasks.generation.text_constraints import ConstraintCompiler, TextCon
 from heddle.tasks.generation.text_generation import GeneratedText, TextChunk, TextGenerator, text_generator
 from heddle.tasks.generation.training_samples import sample_writer
 from heddle.tasks.generation.translate import (
+    BEAMS,
     CandidateRanking,
     MinimumBayesRisk,
     SearchOrder,
@@ -23,5 +24,7 @@ from heddle.tasks.generation.translate import (
     Translator,
     bleu_metric,
     bleu_score,
+    length_limits,
+    own_translator,
     translator,
 )

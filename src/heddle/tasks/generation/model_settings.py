@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heddle.checkpoints import summarization_settings, translation_settings
+from heddle.decoding import GenerationOptions, generation_config
+from heddle.decoding.generation import GenerationConfig
 from heddle.text.tokenizers import Tokenizer
+
+BEAM_SEARCH = ("beams", "length_penalty", "early_stopping")
+OTHER_STRATEGIES = ("temperature", "top_k", "top_p", "min_p", "typical", "contrast", "strategy")
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,18 @@ class TaskSettings:
         if found.get("forced_eos_token_id") is not None and "max_tokens" in options:
             options["forced_end"] = True
         return cls(str(found.get("prefix") or ""), options)
+
+    def generation_config(self, options: GenerationOptions, defaults: Mapping[str, Any]) -> GenerationConfig:
+        """Return how to generate: by the options that are given, then these settings, then the defaults.
+
+        Beam search is left to who asks for sampling, or for one beam.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        chosen: Any = {**defaults, **self.options, **given}
+        other = "beams" not in given and any(name in given for name in OTHER_STRATEGIES)
+        if other or chosen["beams"] == 1:
+            chosen = {name: value for name, value in chosen.items() if name in given or name not in BEAM_SEARCH}
+        return generation_config(chosen)
 
 
 def summary_settings_of(settings: Mapping[str, Any], tokenizer: Tokenizer) -> TaskSettings:

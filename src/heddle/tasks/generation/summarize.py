@@ -11,7 +11,7 @@ from typing import Any
 
 from heddle.core import UsageError
 from heddle.data.shards import text_windows
-from heddle.decoding import GenerationOptions, generation_config
+from heddle.decoding import GenerationOptions
 from heddle.models.networks import EncoderDecoder, Model, require
 from heddle.tasks.generation.model_settings import summary_settings_of
 from heddle.tasks.generation.translate import Translator
@@ -79,9 +79,5 @@ def summarizer(
     """Return a summarizer by the model's own settings; options that are given come first."""
     refusal = UsageError(f"summarize: want an encoder-decoder, trained on pairs; this model is {model.config.noun}")
     own = summary_settings_of(settings, tokenizer)
-    given = {name: value for name, value in options.items() if value is not None}
-    chosen: Any = {**DEFAULTS, **own.options, **given}
-    if chosen["beams"] == 1:  # what only beam search uses, unless it was typed
-        chosen = {k: v for k, v in chosen.items() if k in given or k not in ("length_penalty", "early_stopping")}
-    translator = Translator(require(model, EncoderDecoder, refusal), tokenizer, generation_config(chosen), batch)
-    return Summarizer(translator, own.prefix)
+    config = own.generation_config(options, DEFAULTS)
+    return Summarizer(Translator(require(model, EncoderDecoder, refusal), tokenizer, config, batch), own.prefix)

@@ -38,7 +38,7 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
         writer = require(model, AutoregressiveModel, refusal)
         choice = MultinomialSampling(temperature=0.8, top_k=50, seed=seed)
         generation, template = GenerationConfig(max_tokens=TOKENS, strategy=choice), load_template(folder)
-        if template is not None and chats() and all(document.turns is not None for document in chats()):
+        if template is not None and chats() and all(document.conversation is not None for document in chats()):
             answers = _answers(writer, Chat(template, tokenizer), chats(), generation)
             if answers:
                 return answers
@@ -67,13 +67,13 @@ def _answers(model: AutoregressiveModel, chat: Chat, chats: list[Document], gene
     config = replace(config, stop=tuple(dict.fromkeys((*config.stop, *chat.stops.ids))))
     lines = []
     for document in chats:
-        assert document.turns is not None
-        messages = document.turns.messages
+        assert document.conversation is not None
+        messages = document.conversation.messages
         number = next((i for i, one in enumerate(messages) if i and one.get("role") == "assistant"), None)
         if number is None:  # nobody asks
             continue
         try:
-            prompt = chat.ids(messages[:number], tools=document.turns.tools)
+            prompt = chat.ids(messages[:number], tools=document.conversation.tools)
         except UsageError:  # the template takes no part of this conversation
             continue
         if len(prompt) >= model.context:

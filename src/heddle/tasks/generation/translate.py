@@ -5,21 +5,25 @@ sacrebleu computes it (Post 2018).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from heddle.core import DataError, UsageError
+from heddle.decoding import GenerationOptions
 from heddle.decoding.generation import Completion, GenerationConfig, GenerationJob
 from heddle.decoding.runtime import Request, Source, check_source
 from heddle.decoding.search import expected_utilities
 from heddle.models.networks import EncoderDecoder, Model, require
+from heddle.tasks.generation.model_settings import TaskSettings, translation_settings_of
 from heddle.tasks.metrics import Similarity, sacrebleu_for
 from heddle.tasks.rescoring import MAX_CHARACTERS, NBestCandidate
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import Tokenizer
 
+BEAMS: Mapping[str, Any] = {"beams": 4, "length_penalty": 1.0}
+LIMITS: Mapping[str, Any] = {"max_tokens": 512, "max_length_ratio": 2.0}  # of a model without a length of its own
 AHEAD = 16  # batches read before any is translated, so that lines of similar length share a batch
 
 
@@ -149,6 +153,20 @@ def translator(
     return Translator(
         require(model, EncoderDecoder, refusal), tokenizer, config, batch, ahead, ranking or SearchOrder()
     )
+
+
+def length_limits(own: TaskSettings) -> Mapping[str, Any]:
+    """Return the limits of a translation's length where a model has none of its own."""
+    return {} if "max_tokens" in own.options else LIMITS
+
+
+def own_translator(
+    model: Model, tokenizer: Tokenizer, settings: Mapping[str, Any], options: GenerationOptions, task: str | None = None
+) -> Translator:
+    """Return a translator by the model's own settings, of one of its tasks; options that are given come first."""
+    own = translation_settings_of(settings, tokenizer, task)
+    config = own.generation_config(options, {**BEAMS, **length_limits(own)})
+    return replace(translator(model, tokenizer, config), prefix=own.prefix)
 
 
 def bleu_score(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> BleuScore:

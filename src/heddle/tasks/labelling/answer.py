@@ -46,7 +46,7 @@ class Answerer:
     @classmethod
     def of(cls, model: Model, tokenizer: Tokenizer, must: bool = False) -> "Answerer":
         """Return an answerer; refuse a model without spans."""
-        reader = encoder_reader(model, tokenizer, "answer")
+        reader = encoder_reader(model, tokenizer, "answer", "give examples (--examples FILE), or -k 0")
         reader.model.output_of("span")
         return cls(reader, must)
 

@@ -62,7 +62,7 @@ class Classifier:
     @classmethod
     def of(cls, model: Model, tokenizer: Tokenizer) -> "Classifier":
         """Return a classifier; refuse a model without classes."""
-        reader = encoder_reader(model, tokenizer, "classify")
+        reader = encoder_reader(model, tokenizer, "classify", "give labels (--labels good,bad)")
         reader.model.output_of(*KINDS)
         return cls(reader)
 

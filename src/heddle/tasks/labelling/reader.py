@@ -108,9 +108,10 @@ class EncoderReader:
         return self.model.run(ids, self.model.context_for(real, segments))
 
 
-def encoder_reader(model: Model, tokenizer: Tokenizer, task: str) -> EncoderReader:
-    """Return a reader of an encoder; refuse any other model."""
-    refusal = UsageError(f"{task}: want an encoder, such as BERT, got {model.config.noun}")
+def encoder_reader(model: Model, tokenizer: Tokenizer, task: str, prompting: str = "") -> EncoderReader:
+    """Return a reader of an encoder; refuse any other model. `prompting`: how one that writes text does the task."""
+    more = f"; to prompt it: {prompting}" if prompting and model.can_generate else ""
+    refusal = UsageError(f"{task}: want an encoder, such as BERT, got {model.config.noun}{more}")
     return EncoderReader(require(model, Encoder, refusal), tokenizer)
 
 

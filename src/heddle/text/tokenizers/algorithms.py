@@ -41,6 +41,7 @@ class TokenizerConfig(Config):
     """
 
     smallest: ClassVar[int] = 0  # vocabulary without special tokens
+    learns: ClassVar[bool] = True  # from texts; else all its tokens are known
 
     special: tuple[str, ...] = ()
 
@@ -96,6 +97,8 @@ class TokenizerConfig(Config):
 @part("byte")
 class ByteTokenizer(TokenizerConfig):
     """Bytes: one token for each byte of UTF-8, whose id is the byte; nothing to learn."""
+
+    learns: ClassVar[bool] = False
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Return the same pipeline for every text."""

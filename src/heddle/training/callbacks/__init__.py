@@ -5,7 +5,7 @@ from heddle.training.callbacks.log import Log, Metrics, Sample, SampleWriter, Te
 from heddle.training.callbacks.save import Save
 from heddle.training.callbacks.stop import Diverged, EarlyStopping, StopOnDivergence, TimeLimit
 from heddle.training.callbacks.threads import AdaptThreads
-from heddle.training.callbacks.validate import HeldOutRows, StartAveraging, Validate, measured_rows
+from heddle.training.callbacks.validate import HeldOutRows, StartAveraging, Validate
 from heddle.training.callbacks.window_warmup import (
     GrowingWindowConfig,
     NoWindowWarmupConfig,

@@ -5,6 +5,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,11 +31,11 @@ class Measurement:
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Held-out rows, how many at once, and the text that their targets stand for."""
+    """Held-out rows, how many at once, and the text that the targets of rows stand for."""
 
     plan: RowPlan
     batch: int
-    text: MeasuredText
+    text_of: Callable[[range], MeasuredText]
     most: int | None = None  # rows; None: all
     lanes: int | None = None  # of streams, at once; None: as many as each process has
     prepare: Callable[[Batch], Batch] | None = None  # as the objective shows a batch; None: its `prepare`, seed 0
@@ -111,6 +112,15 @@ class HeldOutRows:
             for at in range(0, min(lanes, self.end - first), size)
         ]
 
+    @cached_property
+    def text(self) -> MeasuredText:
+        """Return the text that the targets of these rows stand for."""
+        return self.text_of(range(self.first, self.end))
+
+    def bits_per_byte(self, loss: float) -> float:
+        """Return a loss in nats per token of these rows as bits per byte; one that an unknown token hides counts 8."""
+        return (loss / math.log(2) + 8 * self.text.lost_per_token) / self.text.bytes_per_token
+
     @property
     def rows(self) -> int:
         """Count the rows that are measured."""
@@ -181,8 +191,7 @@ class Validate(Callback):
             line += f"  perplexity {figures['perplexity']:.2f}"
         if self.objective.gives_bits_per_byte:
             text = self.held_out.text
-            bits = loss / math.log(2) + 8 * text.lost_per_token  # a byte that an unknown token hides is not coded
-            figures["bits_per_byte"] = bits / text.bytes_per_token
+            figures["bits_per_byte"] = self.held_out.bits_per_byte(loss)
             line += f"  {figures['bits_per_byte']:.3f} bits per byte"
             if text.lost_per_token:
                 figures["unknown_share"] = text.lost_per_token / text.bytes_per_token

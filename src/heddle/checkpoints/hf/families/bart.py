@@ -265,11 +265,11 @@ def _names(crossed: bool, before: bool) -> dict[str, str]:
     return names | {f"{a}.norm": b for a, b in zip(path, norms, strict=True)}
 
 
-Side = tuple[str, str, TowerConfig]  # their name of it, the prefix of our names, and its tower
+TowerNames = tuple[str, str, TowerConfig]  # their name of it, the prefix of our names, and its tower
 
 
-def _towers(config: NetworkConfig) -> tuple[Side, Side]:
-    """Return both sides."""
+def _towers(config: NetworkConfig) -> tuple[TowerNames, TowerNames]:
+    """Return both towers."""
     if config.reads_source:
         pair = expect(config, EncoderDecoderConfig)
         return ("encoder", "encoder.", pair.encoder), ("decoder", "decoder.", pair.decoder)

@@ -17,7 +17,7 @@ from heddle.explain import explain as look
 from heddle.serving.http.bodies import DivergenceBody, ExplainBody, InspectionBody, LogitsBody, read_body
 from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
-from heddle.serving.http.playground.abilities import Abilities, abilities_of
+from heddle.serving.http.playground.capabilities import ModelCapabilities, capabilities_of
 from heddle.serving.http.responses import json_response
 from heddle.serving.http.served_model import ServedModel, check_ids
 
@@ -45,28 +45,29 @@ async def explain(request: Request) -> Response:
     for name in options.what or ():
         if name not in SERVED:
             raise ApiError(400, f"what: {name} is not served; use `heddle explain`", param="what")
-    ids = await asyncio.to_thread(_ids, model, body.text)
-    full = _with_output(model, options, body)
+    ids = await asyncio.to_thread(text_ids, model, body.text)
+    full = with_output(model, options, body)
     length = len(ids) + max(options.max_tokens, len(full.output or ()))
-    _check_work(await abilities_of(request, model), full, length if model.source.model.reads_source else len(ids))
+    _check_work(await capabilities_of(request, model), full, length if model.source.model.reads_source else len(ids))
     source = model.source
     found = await computed(model, lambda: look(source.model, source.tokenizer, body.text, full, source.name))
     text = await asyncio.to_thread(found.to_json)
     return Response(text.encode("utf-8", "replace"), media_type="application/json")
 
 
-def _ids(model: ServedModel, text: str | Sequence[int], name: str = "text") -> Sequence[int]:
+def text_ids(model: ServedModel, text: str | Sequence[int], name: str = "text") -> Sequence[int]:
     """Return the ids of a text, or ids as given; refuse what is too long before the model reads it."""
     if isinstance(text, str) and len(text) > LONGEST:
         raise ApiError(400, f"{name}: want at most {LONGEST} characters", param=name)
     found = model.ids(text, name) if isinstance(text, str) else check_ids(model, text, name)
-    limits = [MOST_TOKENS, *([] if model.source.model.context is None else [model.source.model.context])]
-    if len(found) > min(limits):
-        raise ApiError(400, f"{name}: want at most {min(limits)} tokens, got {len(found)}", param=name)
+    context = model.source.model.context if model.engine is None else model.engine.capacity
+    most = min(MOST_TOKENS, MOST_TOKENS if context is None else context)
+    if len(found) > most:
+        raise ApiError(400, f"{name}: want at most {most} tokens, got {len(found)}", param=name)
     return found
 
 
-def _with_output(model: ServedModel, options: ExplainOptions, body: InspectionBody) -> ExplainOptions:
+def with_output(model: ServedModel, options: ExplainOptions, body: InspectionBody) -> ExplainOptions:
     """Return the options with the output of an encoder-decoder."""
     if body.output is None:
         return options
@@ -82,7 +83,7 @@ def _with_output(model: ServedModel, options: ExplainOptions, body: InspectionBo
     return ExplainOptions(**asdict(options) | {"output": tuple(ids)})
 
 
-def _check_work(able: Abilities, options: ExplainOptions, length: int) -> None:
+def _check_work(able: ModelCapabilities, options: ExplainOptions, length: int) -> None:
     """Refuse what would keep others waiting, or be too many numbers."""
     passes = able.kind.endswith("encoder") and "probabilities" in options.names
     most = MOST_PASSES if passes or {"lens", "residual"} & set(options.what or ()) else MOST_TOKENS
@@ -100,9 +101,9 @@ async def logits(request: Request) -> Response:
     exchange = RequestContext.of(request)
     body = await read_body(request, LogitsBody)
     model = exchange.find(body.model)
-    await asyncio.to_thread(_ids, model, body.text)
+    await asyncio.to_thread(text_ids, model, body.text)
     options = ExplainOptions(top=20 if body.top is None else body.top, max_tokens=body.max_tokens or 40)
-    full, source = _with_output(model, options, body), model.source
+    full, source = with_output(model, options, body), model.source
     found = await computed(model, lambda: place_logits(source.model, source.tokenizer, body.text, body.place, full))
     return json_response(await asyncio.to_thread(found.plain) | {"model": source.name})
 
@@ -113,7 +114,7 @@ async def divergence(request: Request) -> Response:
     body = await read_body(request, DivergenceBody)
     read = []
     for model in map(exchange.find, body.models):
-        ids = await asyncio.to_thread(_ids, model, body.text)
+        ids = await asyncio.to_thread(text_ids, model, body.text)
         if len(ids) * (model.source.model.vocab or 1) > MOST_LOGITS:
             most = MOST_LOGITS // (model.source.model.vocab or 1)
             raise ApiError(400, f"text: want at most {most} tokens, got {len(ids)}", param="text")

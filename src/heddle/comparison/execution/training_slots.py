@@ -1,6 +1,6 @@
-"""Turns: of many processes that compile side by side only so many train at once, and none that would end too late.
+"""Training slots: a semaphore of file locks. Many processes compile side by side; few train at once, none too long.
 
-A turn is the lock of one of a few folders. The system gives it back when a process dies, however it dies.
+A slot is the lock of one of a few folders. The system gives it back when a process dies, however it dies.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ class TooLate(Exception):
 
 
 @dataclass(frozen=True)
-class Turns:
+class TrainingSlots:
     """How many runs of a comparison train at once, and until when they have to end.
 
     folder: where the locks lie.
@@ -34,20 +34,20 @@ class Turns:
     until: float | None = None
 
 
-ALL_AT_ONCE = Turns()
+UNLIMITED = TrainingSlots()
 
 
-class Turn:
-    """The turn of one run: waited for once, kept until its end."""
+class TrainingSlot:
+    """The slot of one run: waited for once, kept until its end."""
 
-    def __init__(self, turns: Turns) -> None:
-        self.turns = turns
+    def __init__(self, slots: TrainingSlots) -> None:
+        self.slots = slots
         self.waited = 0.0  # seconds
         self.held = contextlib.ExitStack()
-        self.is_held = turns.at_once == 0
+        self.is_held = slots.at_once == 0
 
     def take(self, should_stop: Callable[[], bool]) -> None:
-        """Wait for a turn, unless it is held already or the run is to stop."""
+        """Wait for a slot, unless it is held already or the run is to stop."""
         began = time.monotonic()
         while not self.is_held and not should_stop():
             self.check(0.0)
@@ -57,8 +57,8 @@ class Turn:
         self.waited += time.monotonic() - began
 
     def _take_free(self) -> bool:
-        for number in range(self.turns.at_once):
-            place = Path(self.turns.folder) / str(number)
+        for number in range(self.slots.at_once):
+            place = Path(self.slots.folder) / str(number)
             place.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as attempt:
                 if attempt.enter_context(lock_folder(place, wait=False)):
@@ -68,10 +68,10 @@ class Turn:
 
     def check(self, seconds: float) -> None:
         """Refuse a run that needs so many seconds more and would end too late."""
-        if self.turns.until is not None and time.time() + SPARE * seconds > self.turns.until:
+        if self.slots.until is not None and time.time() + SPARE * seconds > self.slots.until:
             raise TooLate
 
     def release(self) -> None:
         """Let another run train."""
         self.held.close()
-        self.is_held = self.turns.at_once == 0
+        self.is_held = self.slots.at_once == 0

@@ -1,4 +1,4 @@
-"""Abilities: what each served model can show and do, found by asking it, so that the page offers nothing else."""
+"""Capabilities: what each served model can show and do, found by asking it, so that the page offers nothing else."""
 
 import asyncio
 from dataclasses import dataclass
@@ -15,39 +15,45 @@ from heddle.serving.http.responses import json_response
 from heddle.serving.http.served_model import ServedModel
 from heddle.serving.http.tasks import trained_tasks
 
-FORMS = ("answer", "classify", "fill", "tag")  # tasks that the page has a form for
+FORMS = ("answer", "classify", "fill", "summarize", "tag", "translate")  # tasks that the page has a form for
 
 
 @dataclass(frozen=True)
-class Abilities:
+class ModelCapabilities:
     """What a model can show, and how many numbers that is."""
 
     kind: str  # a language model, an encoder-decoder, an encoder
     shows: tuple[str, ...]
     tasks: tuple[str, ...]
     heads: int  # attention maps of all layers together
+    layer_heads: int  # of the layer with most of them
     gates: int  # numbers of all cells for each token
     chats: bool
 
     @classmethod
-    def of(cls, model: ServedModel) -> "Abilities":
+    def of(cls, model: ServedModel) -> "ModelCapabilities":
         """Let a model read one token; called where it computes."""
         source = model.source
         found = look(source.model, source.tokenizer, [0], ExplainOptions(max_tokens=1))
         plain = found.plain()
-        heads = sum(one["shape"][0] for one in plain.get("attention", ()))
+        heads = [one["shape"][0] for one in plain.get("attention", ())]
         gates = sum(len(rows[0]) for cell in plain.get("gates", ()) for rows in cell["values"].values())
         shows = (*found.sections, *(() if model.engine is None else ("beams",)))
         chats = source.template is not None and model.engine is not None and not source.model.reads_source
-        return cls(found.kind, shows, _forms(model), heads, gates, chats)
+        return cls(found.kind, shows, _forms(model), sum(heads), max(heads, default=0), gates, chats)
 
     def plain(self, model: ServedModel) -> dict[str, Any]:
         """Return it as plain data."""
         source, engine = model.source, model.engine
-        start = list(source.tokenizer.special_tokens.decoder_start) if source.model.reads_source else []
+        special, pair = source.tokenizer.special_tokens, source.model.reads_source
+        start, ends = (list(special.decoder_start), list(special.ends)) if pair else ([], [])
         found = {"id": source.name, "kind": self.kind, "shows": list(self.shows), "tasks": list(self.tasks)}
         context = source.model.context if engine is None else engine.capacity
-        return found | {"generates": engine is not None, "chat": self.chats, "start": start, "context": context}
+        return (
+            found
+            | {"generates": engine is not None, "chat": self.chats, "context": context}
+            | {"start": start, "ends": ends}
+        )
 
 
 def _forms(model: ServedModel) -> tuple[str, ...]:
@@ -55,22 +61,22 @@ def _forms(model: ServedModel) -> tuple[str, ...]:
     return tuple(name for name in trained_tasks(model) if name in FORMS)
 
 
-async def abilities_of(request: Request, model: ServedModel) -> Abilities:
+async def capabilities_of(request: Request, model: ServedModel) -> ModelCapabilities:
     """Return what a model can show; it is asked once."""
-    known: dict[str, Abilities] = request.app.state.abilities
+    known: dict[str, ModelCapabilities] = request.app.state.capabilities
     name = model.source.name
     if name not in known:
-        known[name] = await asyncio.wrap_future(model.run(lambda: Abilities.of(model)))
+        known[name] = await asyncio.wrap_future(model.run(lambda: ModelCapabilities.of(model)))
     return known[name]
 
 
-async def abilities(request: Request) -> Response:
+async def capabilities(request: Request) -> Response:
     """Answer GET /v1/heddle/models: what each model can show and do; one that cannot be looked into shows nothing."""
     data = []
     for model in RequestContext.of(request).models:
         try:
-            found = await abilities_of(request, model)
+            found = await capabilities_of(request, model)
         except HeddleError:
-            found = Abilities(model.source.model.config.noun, (), _forms(model), 0, 0, False)
+            found = ModelCapabilities(model.source.model.config.noun, (), _forms(model), 0, 0, 0, False)
         data.append(found.plain(model))
     return json_response({"object": "list", "data": data})
