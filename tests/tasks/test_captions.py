@@ -25,9 +25,10 @@ from heddle.data.media import (
     sound_media,
     video_media,
 )
+from heddle.data.pictures import AudioVisualSource, ImageClassSource, ImageSource, VideoSource
 from heddle.data.rows import MediaExampleRows, MediaRows
-from heddle.data.shards import open_side, prepare
-from heddle.data.sources import AudioVisualSource, CorpusConfig, ImageClassSource, ImageSource, Split, VideoSource
+from heddle.data.shards import open_split, prepare
+from heddle.data.sources import CorpusConfig, Split
 from heddle.tasks.generation import grade_captions
 from heddle.text.tokenizers import CharacterTokenizer
 
@@ -179,7 +180,7 @@ def test_rows_of_classes_resume_and_every_image_comes_once_in_an_epoch(tmp_path:
     folder = write_images(tmp_path / "shapes", 30, classes=True)
     corpus = CorpusConfig(sources=(ImageClassSource(path=str(folder), size=(SIDE, SIDE)),), unique=False)
     prepared = prepare(corpus, CharacterTokenizer().train(["abc"]), tmp_path / "data")
-    shards, _ = open_side(prepared, Split.TRAIN)
+    shards, _ = open_split(prepared, Split.TRAIN)
     config = MediaExampleRows(batch=4, features=PixelsConfig(size=(SIDE, SIDE)))
     plan, again = config.build(shards, 3), config.build(shards, 3)
     rows = [plan.row(number) for number in range(plan.rows_per_epoch)]
@@ -202,7 +203,7 @@ def test_rows_of_video_are_padded_and_tell_their_lengths(tmp_path: Path) -> None
     corpus = CorpusConfig(sources=(VideoSource(path=str(folder), size=(SIDE, SIDE)),), unique=False)
     prepared = prepare(corpus, CharacterTokenizer().train(["a red green blue square moves"]), tmp_path / "data")
     assert (prepared.counter.seen, prepared.counter.kept) == (24, 24)  # GIF, arrays and folders of frames
-    shards, _ = open_side(prepared, Split.TRAIN)
+    shards, _ = open_split(prepared, Split.TRAIN)
     rows = MediaRows(length=64, batch=4, source_length=8, multiple=1, features=ClipConfig(size=(SIDE, SIDE)))
     plan = rows.build(shards, 0)
     for first in range(0, plan.rows_per_epoch, 4):

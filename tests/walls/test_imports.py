@@ -82,6 +82,7 @@ GROUPS = {
         "files": set(),
         "media": set(),
         "sources": {"files", "media"},
+        "pictures": {"files", "media", "sources"},
         "shards": {"media", "sources"},
         "rows": {"media", "shards"},
     },

@@ -45,12 +45,12 @@ def caption(  # noqa: PLR0913 - the options are the contract
     """
     from heddle.cli.console import TerminalConsole
     from heddle.core import ConfigError, check_at_least
-    from heddle.tasks.generation import BEAMS, Captioner
+    from heddle.tasks.generation import CAPTION_BEAMS, Captioner
     from heddle.tasks.inputs import MediaInputs
 
     check_at_least(1, batch=batch)
-    if not 1 <= n_best <= (beams or BEAMS):
-        raise ConfigError("n_best", want=f"1 to the {beams or BEAMS} beams", got=n_best)
+    if not 1 <= n_best <= (beams or CAPTION_BEAMS):
+        raise ConfigError("n_best", want=f"1 to the {beams or CAPTION_BEAMS} beams", got=n_best)
     lm = open_model(model, device, weights, best)
     inputs = MediaInputs.of(lm.origin.settings, lm.model.reads)
     options: Any = {"beams": beams, "length_penalty": length_penalty, "max_tokens": max_tokens, "samples": n_best}

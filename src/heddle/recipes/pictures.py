@@ -2,8 +2,9 @@
 
 from heddle.core import replace
 from heddle.data.media import AudioVisualConfig, ClipConfig, CropConfig, FlipConfig, PixelsConfig
+from heddle.data.pictures import AudioVisualSource, ImageClassSource, ImageSource, VideoSource
 from heddle.data.rows import MediaExampleRows, MediaRows
-from heddle.data.sources import AudioVisualSource, CorpusConfig, ImageClassSource, ImageSource, VideoSource
+from heddle.data.sources import CorpusConfig
 from heddle.models.presets import PresetConfig
 from heddle.objectives import ClassifyConfig, CtcAttentionConfig, SequenceConfig
 from heddle.text.tokenizers import BpeTokenizer, CharacterTokenizer

@@ -105,6 +105,13 @@ class MediaSource(SourceConfig):
         """Return the texts of a file in a folder: one, or why there is none."""
         return [text_beside(path)]
 
+    def lines_beside(self, path: Path) -> list[str | SkipReason]:
+        """Return the lines of the file of the same name that ends in .txt: each is a text for itself: a caption."""
+        found = _read_beside(path)
+        if isinstance(found, SkipReason):
+            return [found]
+        return [" ".join(line.split()) for line in found.split("\n") if line.strip()]
+
     def parts(self, path: Path) -> list[Path]:
         """Return the files that a medium consists of."""
         return [path]
@@ -184,12 +191,6 @@ def text_beside(path: Path) -> str | SkipReason:
     """Return the text in the file of the same name that ends in .txt, or why there is none."""
     found = _read_beside(path)
     return found if isinstance(found, SkipReason) else " ".join(found.split())
-
-
-def lines_beside(path: Path) -> list[str | SkipReason]:
-    """Return the lines of the file of the same name that ends in .txt: each is a text for itself, such as a caption."""
-    found = _read_beside(path)
-    return [found] if isinstance(found, SkipReason) else [" ".join(x.split()) for x in found.split("\n") if x.strip()]
 
 
 def _text_file(path: Path) -> Path:

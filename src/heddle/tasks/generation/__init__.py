@@ -1,7 +1,7 @@
 """Text generation: completion, chat, translation, summarization, constrained decoding and stop strings."""
 
 from heddle.tasks.generation.caption import (
-    BEAMS,
+    CAPTION_BEAMS,
     Caption,
     Captioner,
     CaptionGrades,

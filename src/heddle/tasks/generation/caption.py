@@ -11,7 +11,7 @@ from heddle.tasks.inputs import MediaInput, MediaInputs
 from heddle.tasks.metrics import caption_words, consensus_scores, sacrebleu_for
 from heddle.text.tokenizers import Tokenizer
 
-BEAMS, MAX_TOKENS = 4, 64
+CAPTION_BEAMS, MAX_TOKENS = 4, 64
 
 
 NOTHING = Translation()
@@ -46,8 +46,8 @@ class Captioner:
         if not model.reads_source or model.reads == "ids":
             raise UsageError(f"caption: want a model of images or video with captions; this is {model.config.noun}")
         given = {name: value for name, value in options.items() if value is not None}
-        defaults: GenerationOptions = {"beams": BEAMS, "length_penalty": 1.0, "max_tokens": MAX_TOKENS}
-        if given.get("beams", BEAMS) == 1:
+        defaults: GenerationOptions = {"beams": CAPTION_BEAMS, "length_penalty": 1.0, "max_tokens": MAX_TOKENS}
+        if given.get("beams", CAPTION_BEAMS) == 1:
             del defaults["length_penalty"]
         config = generation_config({**defaults, **given})  # type: ignore[typeddict-item]
         return cls(inputs, translator(model, tokenizer, config, batch))

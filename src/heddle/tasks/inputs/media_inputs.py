@@ -10,7 +10,8 @@ from torch import Tensor
 
 from heddle.core import ConfigError, DataError, UsageError, decode, replace
 from heddle.data.media import FeaturesConfig, Media, MediaFault, PixelsConfig
-from heddle.data.sources import DocumentCounter, ImageSource, MediaSource, SkipReason, SourceConfig
+from heddle.data.pictures import ImageSource
+from heddle.data.sources import DocumentCounter, MediaSource, SkipReason, SourceConfig
 
 NO_TEXT = (SkipReason.NO_TEXT, SkipReason.MISSING_FIELD)
 

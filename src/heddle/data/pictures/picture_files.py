@@ -21,9 +21,15 @@ from heddle.data.media import (
     sound_media,
     video_media,
 )
-from heddle.data.sources.documents import SkipReason, SourceConfig
-from heddle.data.sources.labels import ClassLabels, Label, LabelKind
-from heddle.data.sources.media_files import ManifestColumns, MediaSource, lines_beside
+from heddle.data.sources import (
+    ClassLabels,
+    Label,
+    LabelKind,
+    ManifestColumns,
+    MediaSource,
+    SkipReason,
+    SourceConfig,
+)
 
 
 class PictureSource(MediaSource):
@@ -41,7 +47,7 @@ class PictureSource(MediaSource):
         return PictureSize(*self.size, self.channels, self.fit)
 
     def texts(self, path: Path) -> Sequence[str | SkipReason]:
-        return lines_beside(path)
+        return self.lines_beside(path)
 
 
 class ImageFiles(PictureSource):
