@@ -41,7 +41,7 @@ def mean_frames(lm: heddle.LM, features: torch.Tensor, parts: tuple[str, str]) -
     """Return the frame that the words of each part look at, on average."""
     options = ExplainOptions(what=("attention",), output="".join(parts))
     found = explain(lm.model, lm.tokenizer, features, options)
-    source = next(side for side in found.sides if side.name == "source")
+    source = next(one for one in found.sequences if one.name == "source")
     assert source.picture is not None
     frames, rows, columns = source.picture.grid
     maps = [one.weights.mean(0) for one in found["attention"].maps if one.kind == "cross"]  # type: ignore[attr-defined]

@@ -115,6 +115,7 @@ from heddle.nn.recurrent import (
     MogrifierConfig,
     NoBridgeConfig,
     QRNNConfig,
+    SegmentRecurrenceConfig,
     StackedCellsConfig,
 )
 from heddle.nn.sources import (
@@ -164,6 +165,7 @@ EXAMPLES: dict[type[Config], Config] = {
         LatentAttentionConfig(heads=HEADS, latent=6, widths=LatentWidthsConfig(key=3, rotary=4, value=5)),
         RelativePositionConfig(clip=3),
         T5PositionConfig(buckets=8, farthest=10),
+        SegmentRecurrenceConfig(heads=HEADS, memory=5),
         LinearScalingConfig(factor=2.0),
         NTKScalingConfig(factor=2.0),
         YarnScalingConfig(factor=2.0, original=64, fast=4.0),
@@ -220,6 +222,7 @@ SMALL: dict[str, dict[str, int | float]] = {
     "awd_lstm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
     "mogrifier_lm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
     "qrnn_lm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
+    "transformer_xl": {"layers": 2, "width": WIDTH, "heads": HEADS, "hidden": 24, "memory": 4, "dropout": 0.0},
     "speech_transformer": {"layers": 2, "width": WIDTH, "heads": HEADS, "features": 5, "dropout": 0.0},
     "speech_lstm": {"layers": 2, "width": WIDTH, "features": 5, "dropout": 0.0},
     "image_captioner": {"layers": 1, "width": WIDTH, "heads": HEADS, "hidden": 24, "dropout": 0.0, "patch": 1},

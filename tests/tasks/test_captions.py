@@ -120,7 +120,7 @@ def test_explain_names_the_places_that_the_decoder_looks_at(work: Path, monkeypa
     for name, file in files.items():
         heard("explain", file, "-m", name, "--what", "attention", "--html", f"{name}.html", "--json", f"{name}.json")
         found = json.loads(Path(f"{name}.json").read_text())
-        source, cross = found["sides"][0], [one for one in found["attention"] if one["kind"] == "cross"]
+        source, cross = found["sequences"][0], [one for one in found["attention"] if one["kind"] == "cross"]
         frames, rows, columns = source["picture"]["grid"]
         assert len(source["tokens"]) == 1 + frames * rows * columns
         assert source["tokens"][0] == "class"

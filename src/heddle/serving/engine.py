@@ -19,6 +19,7 @@ from heddle.core import EnvironmentFault, HeddleError, UsageError
 from heddle.core.system import BatchInvariance, batch_invariant
 from heddle.decoding.runtime import device_of, eval_mode, longest_row
 from heddle.models.networks import AutoregressiveModel
+from heddle.nn.quantization import prepack_linears
 from heddle.serving.engine_config import EngineConfig
 from heddle.serving.fair_queue import FairQueue, QueueFull
 from heddle.serving.handle import Cancelled, DeadlineExceeded, EngineRequest, Handle, Listener
@@ -162,6 +163,8 @@ class Engine:
     def _build(self) -> SlotBatch:
         """Allocate the slots that the memory allows, and make them batch-invariant."""
         model, config, kind = self.model, self.config, self.device.type
+        if kind == "cpu" and config.prepack:
+            prepack_linears(model)
         invariant = config.is_invariant(kind)
         slots = max(config.slots, LEAST_ROWS) if invariant else config.slots
         allocated = self.capacity if longest_row(model) is not None else min(self.capacity, model.context)

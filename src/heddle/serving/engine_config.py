@@ -23,6 +23,7 @@ class EngineConfig:
     prefix_bytes: bytes of the prefix cache; 0: none.
     searches: beam searches and other generations that cannot share steps, which run in turn with them, at most.
     cache: the kind of KV cache.
+    prepack: on a CPU, keep a copy of float32 matrices in the layout that products of few rows are fastest with.
     """
 
     slots: int = 16
@@ -35,6 +36,7 @@ class EngineConfig:
     prefix_bytes: int = 1 << 28
     searches: int = 4
     cache: KVCacheConfig = field(default_factory=FullKVCacheConfig)
+    prepack: bool = True
 
     def __post_init__(self) -> None:
         check_at_least(1, slots=self.slots, searches=self.searches)

@@ -125,9 +125,9 @@ def _data(explanation: Explanation, blobs: Blobs) -> dict[str, Any]:
         elif isinstance(section, Trace):
             packed[name] = [_summary(step.name, step.kind, step.values) for step in section.steps]
     plain = _plain(explanation, packed)
-    for side, shown in zip(explanation.sides, plain["sides"], strict=True):
-        if side.picture is not None:
-            shown["picture"]["pixels"] = _deflated(side.picture.pixels.numpy().tobytes())
+    for one, shown in zip(explanation.sequences, plain["sequences"], strict=True):
+        if one.picture is not None:
+            shown["picture"]["pixels"] = _deflated(one.picture.pixels.numpy().tobytes())
     return plain | packed
 
 

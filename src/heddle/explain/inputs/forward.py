@@ -23,7 +23,7 @@ CHUNK = 1 << 13  # tokens of copies of a text that are read at once
 
 
 @dataclass(frozen=True)
-class Side:
+class TokenSequence:
     """A row of tokens that a tower of the model reads."""
 
     name: str
@@ -39,7 +39,7 @@ class Reading(ABC):
 
     model: Model
     tokenizer: Tokenizer | None
-    sides: tuple[Side, ...]  # the last one is predicted
+    sequences: tuple[TokenSequence, ...]  # the last one is predicted
     recomputes: bool = False  # whether an observer is calling the model's modules: no step of the forward pass
 
     @contextlib.contextmanager
@@ -52,13 +52,13 @@ class Reading(ABC):
             self.recomputes = before
 
     @property
-    def main(self) -> Side:
-        """Return the side whose tokens are predicted."""
-        return self.sides[-1]
+    def main(self) -> TokenSequence:
+        """Return the sequence whose tokens are predicted."""
+        return self.sequences[-1]
 
-    def ids(self, side: Side, rows: int = 1) -> Tensor:
-        """Return the ids of a side as a batch of equal rows."""
-        return torch.tensor(side.ids, device=device_of(self.model)).expand(rows, -1)
+    def ids(self, sequence: TokenSequence, rows: int = 1) -> Tensor:
+        """Return the ids of a sequence as a batch of equal rows."""
+        return torch.tensor(sequence.ids, device=device_of(self.model)).expand(rows, -1)
 
     def logits(self) -> Tensor:
         """Return the logits of one forward pass, [1, length, vocab], or [1, classes]."""
@@ -73,7 +73,7 @@ class Reading(ABC):
 
     @abstractmethod
     def forward(self) -> Tensor:
-        """Run the model once on all sides."""
+        """Run the model once on all sequences."""
 
     @abstractmethod
     def head_logits(self, hidden: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class DecoderReading(Reading):
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer | None, ids: Sequence[int]) -> None:
         self.model, self.tokenizer, self.language_model = model, tokenizer, model
         ids = tuple(check_prompt(model, ids))
-        self.sides = (_side("text", ids, tokenizer, model, ""),)
+        self.sequences = (_token_sequence("text", ids, tokenizer, model, ""),)
 
     def forward(self) -> Tensor:
         return self.language_model.logits(self.ids(self.main))
@@ -160,21 +160,22 @@ class PairReading(Reading):
         self.memory: Memory | None = None  # of the last pass
         self.source, written = check_source(model, source), tuple(check_prompt(model, output))
         writer = None if tokenizer is None else tokenizer.for_target
-        self.sides = (self._source_side(), _side("output", written, writer, model.decoder, "decoder."))
+        output_sequence = _token_sequence("output", written, writer, model.decoder, "decoder.")
+        self.sequences = (self._source_sequence(), output_sequence)
 
-    def _source_side(self) -> Side:
-        """Return the side of the source: its tokens, or the places of what is no text."""
+    def _source_sequence(self) -> TokenSequence:
+        """Return the sequence of the source: its tokens, or the places of what is no text."""
         tower, source = self.pair.encoder, self.source
         if not isinstance(source, Tensor):
-            return _side("source", tuple(source), self.tokenizer, tower, "encoder.")
+            return _token_sequence("source", tuple(source), self.tokenizer, tower, "encoder.")
         names = tower.embedding.place_names(source[None])
         picture = source_picture(tower.embedding, source)
-        return Side("source", tuple(range(len(names))), names, tower, "encoder.", picture)
+        return TokenSequence("source", tuple(range(len(names))), names, tower, "encoder.", picture)
 
     def _encode(self, rows: int = 1) -> Memory:
         """Read the source, as a batch of equal rows."""
         if not isinstance(self.source, Tensor):
-            return self.pair.encode(self.ids(self.sides[0], rows))
+            return self.pair.encode(self.ids(self.sequences[0], rows))
         given = self.source.to(device_of(self.model))
         return self.pair.encode(given.expand(rows, *given.shape))
 
@@ -217,7 +218,7 @@ class EncoderReading(Reading):
     def __init__(self, model: Encoder, tokenizer: Tokenizer | None, ids: Sequence[int]) -> None:
         self.model, self.tokenizer, self.encoder = model, tokenizer, model
         row = tuple(int(id) for id in check_encoder_input(model, list(ids)))
-        self.sides = (_side("text", row, tokenizer, model, ""),)
+        self.sequences = (_token_sequence("text", row, tokenizer, model, ""),)
         self.mask = None if tokenizer is None else tokenizer.special_tokens.mask
 
     @cached_property
@@ -316,9 +317,11 @@ def needs_tokenizer(tokenizer: Tokenizer | None, what: str) -> Tokenizer:
     return tokenizer
 
 
-def _side(name: str, ids: tuple[int, ...], tokenizer: Tokenizer | None, tower: BaseTower, prefix: str) -> Side:
+def _token_sequence(
+    name: str, ids: tuple[int, ...], tokenizer: Tokenizer | None, tower: BaseTower, prefix: str
+) -> TokenSequence:
     texts = tuple(f"#{id}" if tokenizer is None else tokenizer.token(id) for id in ids)
-    return Side(name, ids, texts, tower, prefix)
+    return TokenSequence(name, ids, texts, tower, prefix)
 
 
 def _continued(ids: Tensor, target: Sequence[int]) -> Tensor:
@@ -332,13 +335,13 @@ def _sum_logprobs(logits: Tensor, target: Sequence[int]) -> Tensor:
 
 
 @contextlib.contextmanager
-def replaced_embeddings(given: Mapping[Side, Tensor]) -> Iterator[None]:
+def replaced_embeddings(given: Mapping[TokenSequence, Tensor]) -> Iterator[None]:
     """Let towers see these vectors in place of their embedded tokens; further tokens keep their own."""
     with contextlib.ExitStack() as hooks:
-        for side, vectors in given.items():
+        for sequence, vectors in given.items():
 
             def swap(_module: object, _inputs: object, output: Tensor, vectors: Tensor = vectors) -> Tensor:
                 return torch.cat((vectors, output[:, vectors.shape[1] :]), 1)
 
-            hooks.callback(side.tower.embedding.register_forward_hook(swap).remove)
+            hooks.callback(sequence.tower.embedding.register_forward_hook(swap).remove)
         yield

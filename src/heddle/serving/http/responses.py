@@ -30,10 +30,11 @@ async def until_hang_up(request: Request, work: Coroutine[Any, Any, T], cancel: 
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            cancel()
             raise ApiError(499, "the client hung up", code="client_closed_request")
         return task.result()
     finally:
+        if not task.done():  # the client has gone, or the server has waited long enough
+            cancel()
         gone.cancel()
         task.cancel()
 
