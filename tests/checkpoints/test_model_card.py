@@ -11,7 +11,7 @@ from heddle.checkpoints.model_card import describe_data
 from heddle.core import encode
 from heddle.data.sources import CorpusConfig, SourceConfig
 from heddle.data.sources.builtin import BuiltinSource
-from heddle.data.sources.prepared import PreparedSource
+from heddle.data.sources import PreparedSource
 from heddle.data.sources.readers import ParallelSource, TextSource
 from heddle.data.sources.tables import DatasetsSource
 from heddle.models.networks import LanguageModel

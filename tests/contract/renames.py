@@ -332,3 +332,16 @@ ADDED["public"] += [f"preset {name}" for name in ("speech_ctc", "speech_lstm", "
 ADDED["options"] += ["transcribe*"]
 ADDED["public"] += ["LM.transcribe*"]
 ADDED["configs"] += ["table of beams ctc_weight lm_weight*", "table of beams tokens lm_weight*"]  # searches
+
+# Pictures and video as sources, classes of images, and captions.
+ADDED["configs"] += [f"augment/{kind}*" for kind in ("brightness", "crop", "flip")]
+ADDED["configs"] += ["embedding/patches.grid", "embedding/patches.stem", "embedding/several*", "embedding/tubelets*"]
+ADDED["configs"] += [f"features/{kind}*" for kind in ("audio_visual", "clip", "pixels")]
+ADDED["configs"] += [f"source/{kind}*" for kind in ("audio_visual", "image", "image_classes", "video")]
+ADDED["configs"] += ["grid/*", "sources", "sources.*", "stem/*"]
+ADDED["options"] += ["caption*"]
+PICTURES = ("caption", "caption_lstm", "caption_video", "classify_images", "transcribe_audio_visual")
+ADDED["recipes"] += [f"{recipe}: *" for recipe in PICTURES]
+CAPTIONERS = ("audio_visual_transformer", "image_captioner", "show_attend_tell", "video_captioner")
+ADDED["public"] += [f"preset {name}" for name in CAPTIONERS]
+ADDED["public"] += ["LM.caption*"]

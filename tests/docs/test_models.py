@@ -22,7 +22,7 @@ from heddle.models.networks import TieConfig, TowerConfig
 from heddle.models.presets import PresetConfig, presets
 from heddle.nn.base import PartConfig
 from heddle.nn.channels import ExpertChoiceConfig, FixupFeedForwardConfig, NoLoadBalancingConfig
-from heddle.nn.ends import PatchEmbeddingConfig
+from heddle.nn.sources import PatchEmbeddingConfig
 from heddle.nn.outputs import MaskedTokenOutputConfig, SequenceClassOutputConfig, TokenClassOutputConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.recurrent import (

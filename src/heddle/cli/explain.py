@@ -16,7 +16,8 @@ MARK = '<meta name="generator" content="heddle explain">'
 
 def explain(  # noqa: PLR0913 - the options are the contract
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The text that the model reads; the source, of an encoder-decoder.")
+        str, typer.Argument(metavar="TEXT", help="The text that the model reads; the source, of an encoder-decoder. "
+            "Of a model of images, video or sound: a file.")
     ],
     model: Model = None,
     what: Annotated[

@@ -48,6 +48,8 @@ def patching(reading: Reading, options: ExplainOptions) -> Patching:
     """Return the effect of patching each layer's output at each place."""
     if options.corrupted is None:
         raise UsageError("corrupted: want a second text of as many tokens, got none")
+    if reading.model.reads != "ids":
+        raise UsageError(f"patching: want a model of texts, got one that reads {reading.model.reads}")
     other = read(reading.model, reading.tokenizer, options.corrupted, options)
     sequence, wrong = reading.sequences[0], other.sequences[0]
     if len(sequence.ids) != len(wrong.ids):

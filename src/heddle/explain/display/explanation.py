@@ -29,7 +29,7 @@ class Explanation:
 
     def plain(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        sequences = [{"name": one.name, "ids": list(one.ids), "tokens": list(one.texts)} for one in self.sequences]
+        sequences = [_sequence(one) for one in self.sequences]
         about = {"format": FORMAT, "model": self.model, "kind": self.kind, "sequences": sequences}
         return (
             about | {name: section.plain() for name, section in self.sections.items()} | {"refused": dict(self.refused)}
@@ -56,6 +56,11 @@ class Explanation:
         from heddle.explain.display.terminal import as_text
 
         return as_text(self)
+
+
+def _sequence(one: TokenSequence) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": one.name, "ids": list(one.ids), "tokens": list(one.texts)}
+    return found if one.picture is None else found | {"picture": one.picture.plain()}
 
 
 def short(data: Any) -> Any:

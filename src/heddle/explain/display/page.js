@@ -124,6 +124,37 @@
     });
   }
 
+  /* --- pictures: the weight of each patch, over the frames --- */
+  const pictures = {};
+  async function showPictures() {
+    for (const s of data.sequences) {
+      if (!s.picture) continue;
+      const [count, height, width, channels] = s.picture.size, [frames, rows, columns] = s.picture.grid;
+      const pixels = new Uint8Array(await inflate(s.picture.pixels));
+      const node = section("picture", count > 1 ? "Frames" : "Picture", "Where the chosen token looks, by the chosen map: the brighter a patch, the larger its weight. Choose a token of the output, and a map of cross-attention.");
+      const box = make("div", { className: "frames" }), canvases = [];
+      for (let f = 0; f < count; f++) {
+        const canvas = make("canvas", { className: "frame", width, height, title: count > 1 ? `frame ${f}` : "picture" });
+        canvases.push(canvas);
+        box.append(canvas);
+      }
+      node.append(box);
+      const draw = (weight) => canvases.forEach((canvas, f) => {
+        const pen = canvas.getContext("2d"), image = pen.createImageData(width, height), high = style("--map");
+        const tube = Math.min(frames - 1, Math.floor((f * frames) / count));
+        for (let y = 0, at = 0; y < height; y++) for (let x = 0; x < width; x++, at += 4) {
+          const place = s.picture.first + (tube * rows + Math.floor((y * rows) / height)) * columns + Math.floor((x * columns) / width);
+          const base = ((f * height + y) * width + x) * channels, share = weight ? weight(place) : 0;
+          for (let c = 0; c < 3; c++) { const own = pixels[base + (channels === 3 ? c : 0)]; image.data[at + c] = weight ? own * 0.35 + (high[c] - own * 0.35) * 0.8 * share : own; }
+          image.data[at + 3] = 255;
+        }
+        pen.putImageData(image, 0, 0);
+      });
+      pictures[s.name] = draw;
+      draw(null);
+    }
+  }
+
   /* --- matrices on canvas --- */
   function drawMap(canvas, value, rows, columns, top, bounds) {
     canvas.width = columns; canvas.height = rows;
@@ -198,8 +229,14 @@
     function underline() {
       Object.values(texts).forEach(({ nodes }) => nodes.forEach((n) => { const mark = n.querySelector("i"); if (mark) mark.remove(); }));
       const m = maps[now.map];
+      Object.values(pictures).forEach((picture) => picture(null));
       if (!selected || selected.name !== m.queries || sequence(m.keys).tokens.length !== m.shape[2] || selected.place >= m.shape[1]) return;
       const value = at(now.map, now.head);
+      if (pictures[m.keys]) {
+        let most = 1e-9;
+        for (let c = sequence(m.keys).picture.first; c < m.shape[2]; c++) most = Math.max(most, value(selected.place, c));
+        pictures[m.keys]((c) => value(selected.place, c) / most);
+      }
       texts[m.keys].nodes.forEach((n, c) => { const mark = make("i"); mark.style.opacity = String(value(selected.place, c)); n.append(mark); });
     }
     big.onmousemove = (event) => {
@@ -315,6 +352,7 @@
   $("about").textContent = data.kind;
   $("main").replaceChildren();
   showText();
+  await showPictures();
   const shows = { attention: showAttention, gates: showGates, lens: showLens, residual: showResidual, experts: showExperts, attribution: showAttribution, patching: showPatching, beams: showBeams, trace: showTrace };
   for (const [name, show] of Object.entries(shows)) if (data[name]) await show();
   const refused = Object.values(data.refused);

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError, brief
-from heddle.decoding.runtime import check_prompt, check_source, device_of, eval_mode
+from heddle.decoding.runtime import Source, check_prompt, check_source, device_of, eval_mode
 from heddle.decoding.scoring import check_encoder_input
+from heddle.explain.inputs.pictures import SourcePicture, source_picture
 from heddle.models.networks import BaseTower, Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.nn.base import Context, upcast
 from heddle.nn.outputs import MaskedTokenOutputConfig, Output
@@ -30,6 +31,7 @@ class TokenSequence:
     texts: tuple[str, ...]
     tower: BaseTower
     prefix: str  # of the names of the tower's modules
+    picture: SourcePicture | None = None  # where it is an image or a video
 
 
 class Reading(ABC):
@@ -152,22 +154,36 @@ class PairReading(Reading):
     """An encoder-decoder with its source and the output that it writes."""
 
     def __init__(
-        self, model: EncoderDecoder, tokenizer: Tokenizer | None, source: Sequence[int], output: Sequence[int]
+        self, model: EncoderDecoder, tokenizer: Tokenizer | None, source: Source, output: Sequence[int]
     ) -> None:
         self.model, self.tokenizer, self.pair = model, tokenizer, model
         self.memory: Memory | None = None  # of the last pass
-        read, written = tuple(check_source(model, source)), tuple(check_prompt(model, output))
+        self.source, written = check_source(model, source), tuple(check_prompt(model, output))
         writer = None if tokenizer is None else tokenizer.for_target
-        self.sequences = (
-            _token_sequence("source", read, tokenizer, model.encoder, "encoder."),
-            _token_sequence("output", written, writer, model.decoder, "decoder."),
-        )
+        output_sequence = _token_sequence("output", written, writer, model.decoder, "decoder.")
+        self.sequences = (self._source_sequence(), output_sequence)
+
+    def _source_sequence(self) -> TokenSequence:
+        """Return the sequence of the source: its tokens, or the places of what is no text."""
+        tower, source = self.pair.encoder, self.source
+        if not isinstance(source, Tensor):
+            return _token_sequence("source", tuple(source), self.tokenizer, tower, "encoder.")
+        names = tower.embedding.place_names(source[None])
+        picture = source_picture(tower.embedding, source)
+        return TokenSequence("source", tuple(range(len(names))), names, tower, "encoder.", picture)
+
+    def _encode(self, rows: int = 1) -> Memory:
+        """Read the source, as a batch of equal rows."""
+        if not isinstance(self.source, Tensor):
+            return self.pair.encode(self.ids(self.sequences[0], rows))
+        given = self.source.to(device_of(self.model))
+        return self.pair.encode(given.expand(rows, *given.shape))
 
     def token(self, id: int) -> str:
         return f"#{id}" if self.tokenizer is None else self.tokenizer.for_target.token(id)
 
     def forward(self) -> Tensor:
-        self.memory = self.pair.encode(self.ids(self.sequences[0]))
+        self.memory = self._encode()
         return self.pair.logits(self.ids(self.main), Context(memory=self.memory))
 
     def head_logits(self, hidden: Tensor) -> Tensor:
@@ -185,12 +201,12 @@ class PairReading(Reading):
         return self._predicted_tokens(text)
 
     def logprob(self, target: Sequence[int], rows: int = 1) -> Tensor:
-        memory = self.pair.encode(self.ids(self.sequences[0], rows))
+        memory = self._encode(rows)
         hidden = self.pair(_continued(self.ids(self.main, rows), target), Context(memory=memory))
         return _sum_logprobs(self.head_logits(hidden[:, -len(target) :]), target)
 
     def with_output(self, output: Sequence[int]) -> "PairReading":
-        return PairReading(self.pair, self.tokenizer, self.sequences[0].ids, output)
+        return PairReading(self.pair, self.tokenizer, self.source, output)
 
     def name_target(self, target: Sequence[int]) -> str:
         return "".join(self.token(id) for id in target)
