@@ -54,13 +54,18 @@ reliability: setup
 BESIDE = $(PYTHON) -m venv $(1) && echo $(CURDIR)/$$(echo $(VENV)/lib/python3*/site-packages) > $$(echo $(1)/lib/python3*/site-packages)/below.pth \
 	&& $(1)/bin/pip install --quiet --disable-pip-version-check $(2)
 
-# Debian's Chromium; a report of `heddle compare`, files of `heddle explain` and the playground looked at; what came of it is kept.
+# Debian's Chromium and axe-core (MPL-2.0: fetched, not kept): the reports of `heddle compare` and `heddle scale`, files of
+# `heddle explain` and the playground with five kinds of model are looked at and used; what came of it is kept.
 SEEN = records/browser
+AXE  = axe-core-4.14.1
 browser: setup
 	command -v chromium > /dev/null || apt-get install -y -qq chromium
-	mkdir -p $(SEEN)
-	set -o pipefail; (chromium --version; $(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/$(SEEN) $(BIN)/python -m pytest \
-		-n 0 -v --no-header -p no:cacheprovider tests/comparison/test_browser.py tests/explain/test_page.py tests/serving/test_playground.py) | sed 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
+	command -v npm > /dev/null || apt-get install -y -qq npm
+	mkdir -p $(SEEN) .browser
+	test -f .browser/package/axe.min.js || (cd .browser && npm pack --silent $(subst core-,core@,$(AXE)) && tar -xzf $(AXE).tgz)
+	echo "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c  .browser/package/axe.min.js" | sha256sum --check --quiet
+	set -o pipefail; (chromium --version; $(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/$(SEEN) $(BIN)/python -m pytest -n 0 -v -rP --no-header -p no:cacheprovider \
+		tests/comparison/test_browser.py tests/explain/test_page.py tests/serving/test_playground*.py) | sed -u 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
 
 # Ray: `heddle compare` on a local cluster of two workers, one of which dies, and deploy/ray_serve.py on two replicas.
 cluster: setup

@@ -205,7 +205,7 @@ REMOVED: dict[str, list[str]] = {
 _OPTIONS = """
 max_tokens min_tokens forced_end samples seconds max_length_ratio logprobs chunk cache compile temperature top_k top_p
 min_p typical seed beams length_penalty coverage groups diversity early_stopping contrast repetition presence frequency
-no_repeat_ngram bias strategy
+no_repeat_ngram bias strategy window sinks
 """
 OPTION_NAMES = _OPTIONS.split()
 _NAMES = """
@@ -230,6 +230,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "options": {"translate --max-tokens": {"default": None, "metavar": None}},
     "public": {
         **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("stream_many", "generate", "generate_ids", "stream")},
+        "LM.score(**reading)": ["window", "stride", "hide", "spaces", "sinks"],
         "heddle.build(**options)": "2 options",
         "heddle.__all__": PUBLIC_NAMES,
     },
@@ -300,6 +301,34 @@ ADDED["configs"] += ["record*", "neighbours*", "table of factory probes k*", "ta
 ADDED["configs"] += ["table of neighbours search probes*", "table of precision window stride*"]
 ADDED["configs"] += ["table of weights shares counts*"]
 
+# Long texts.
+ADDED["options"] += ["evaluate --by-position", "evaluate --length", "generate --window"]
+ADDED["options"] += [f"{verb} --sinks" for verb in ("evaluate", "generate", "score")]
+
+ADDED["configs"] += ["streaming*", "table of length bucket rows*", "table of window stride hide.sinks"]
+ADDED["configs"] += ["table of max_tokens min_tokens strategy.streaming"]
+
+# Transformer-XL.
+ADDED["configs"] += ["part/segment_recurrence*"]
+ADDED["public"] += ["preset transformer_xl"]
+
 # Looking inside a model.
 ADDED["public"] += ["LM.explain*"]
 ADDED["options"] += ["explain*"]
+
+# Sounds and other media as sources.
+ADDED["configs"] += [f"features/{kind}*" for kind in ("cepstra", "given", "log_mel", "whisper")]
+ADDED["configs"] += ["augment/spec_augment*", "augment/speed*", "columns*", "embedding/frames*", "rows/media*"]
+ADDED["configs"] += [
+    "objective/ctc*",
+    "outputs/ctc*",
+    "source/array*",
+    "source/sound*",
+    "model/encoder_decoder.outputs",
+]
+ADDED["configs"] += ["table of medium dtype sample_rate*"]  # how the arrays of prepared data are stored
+ADDED["recipes"] += [f"{recipe}: *" for recipe in ("transcribe", "transcribe_ctc", "transcribe_lstm")]
+ADDED["public"] += [f"preset {name}" for name in ("speech_ctc", "speech_lstm", "speech_transformer")]
+ADDED["options"] += ["transcribe*"]
+ADDED["public"] += ["LM.transcribe*"]
+ADDED["configs"] += ["table of beams ctc_weight lm_weight*", "table of beams tokens lm_weight*"]  # searches

@@ -42,6 +42,8 @@ class Engine:
 
     def __init__(self, model: AutoregressiveModel, config: EngineConfig | None = None) -> None:
         self.model, self.config = model, EngineConfig() if config is None else config
+        if model.reads != "ids":
+            raise UsageError(f"serve: want a model that reads text, got one that reads {model.reads}")
         self.device = device_of(model)
         self.capacity = batch_capacity(model, self.config.capacity)
         self.source = model.context if model.reads_source else 0  # tokens of a source, at most

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.runtime import Prefill, device_of, longest_row, pad_rows
+from heddle.decoding.runtime import Prefill, device_of, longest_row, pad_sources
 from heddle.decoding.sampling import Logits
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import (
@@ -133,7 +133,7 @@ class PromptReader:
         """Allocate the state: encode the source, or copy a cached prefix."""
         batch, capacity = self.batch, self._capacity(len(self.ids))
         if self.source is not None:
-            memory = batch.model.encode(*pad_rows([self.source], batch.device)).with_mask()
+            memory = batch.model.encode(*pad_sources([self.source], batch.device)).with_mask()
             state = batch.model.new_state(1, capacity, memory)
             self.state = dataclasses.replace(state, cache=batch.blank.cache)
             return

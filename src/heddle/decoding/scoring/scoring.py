@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, UsageError, check_at_least, settings
-from heddle.decoding.runtime import check_source, device_of, eval_mode, has_kv_cache, pad_rows
+from heddle.decoding.runtime import check_source, device_of, eval_mode, has_kv_cache, pad_rows, pad_sources
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
 
@@ -111,7 +111,7 @@ def _by_window(
     gathered: list[_Window] = []
     held = 0
     for document in documents:
-        ids, known = _document_ids(model, document, begin)
+        ids, known = document_ids(model, document, begin)
         gathered += _windows(len(losses), *_trim_context(ids, known, windows), windows)
         losses.append(torch.empty(len(ids) - 1 - known, *shape))
         held += len(ids)
@@ -123,7 +123,7 @@ def _by_window(
     yield from losses
 
 
-def _document_ids(
+def document_ids(
     model: AutoregressiveModel, document: Document | Continuation, begin: int
 ) -> tuple[NDArray[np.int64], int]:
     """Return a document's ids, `begin` first, and how many of its targets are context."""
@@ -270,7 +270,7 @@ def nll_given_source(
 
 
 def _target_ids(model: EncoderDecoder, target: Document | Continuation, begin: int) -> tuple[NDArray[np.int64], int]:
-    ids, known = _document_ids(model, target, begin)
+    ids, known = document_ids(model, target, begin)
     if len(ids) - 1 > model.context and has_kv_cache(model.decoder):
         raise UsageError(f"text: {len(ids) - 1} tokens are more than the model's context of {model.context}")
     return ids, known
@@ -282,7 +282,7 @@ def _read_given(
     rows: list[tuple[NDArray[np.int64], int]],
     token_loss: TokenLoss,
 ) -> list[Tensor]:
-    memory = model.encode(*pad_rows(sources, device_of(model)))
+    memory = model.encode(*pad_sources(sources, device_of(model)))
     ids, _ = pad_rows([row.tolist() for row, _ in rows], device_of(model))
     ends, starts = (torch.tensor(edge) for edge in zip(*((len(row) - 1, known) for row, known in rows), strict=True))
     place = torch.arange(ids.shape[1] - 1)

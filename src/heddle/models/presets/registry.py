@@ -14,8 +14,18 @@ from heddle.models.presets import transformers
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
 from heddle.models.presets.encoders import albert, bert, distilbert, electra, masked, pre_training, roberta, vit
 from heddle.models.presets.mixture_of_experts import mixtral, switch
-from heddle.models.presets.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
+from heddle.models.presets.recurrent import (
+    awd_lstm,
+    gru_lm,
+    lstm_lm,
+    mogrifier_lm,
+    qrnn_lm,
+    rnn_lm,
+    transformer_xl,
+    window_lm,
+)
 from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
+from heddle.models.presets.speech import speech_ctc, speech_lstm, speech_transformer
 from heddle.nn.stack import check_depth
 
 SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "head_width", "vocab", "context", "experts")
@@ -78,6 +88,7 @@ PRESETS: dict[str, Preset] = {
     "awd_lstm": Preset(awd_lstm),
     "mogrifier_lm": Preset(mogrifier_lm),
     "qrnn_lm": Preset(qrnn_lm),
+    "transformer_xl": Preset(transformer_xl),
     "seq2seq_lstm": Preset(seq2seq_lstm),
     "seq2seq_lstm_every_step": Preset(seq2seq_lstm_every_step),
     "seq2seq_attention": Preset(seq2seq_attention),
@@ -154,6 +165,9 @@ PRESETS |= {
     "bart-base": Preset(transformers.bart),
     "bart-large": Preset(transformers.bart, {"layers": 12, "width": 1024, "heads": 16}),
     "marian": Preset(transformers.marian),
+    "speech_transformer": Preset(speech_transformer),
+    "speech_lstm": Preset(speech_lstm),
+    "speech_ctc": Preset(speech_ctc),
 }
 
 PRESETS |= {
