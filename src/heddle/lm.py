@@ -16,7 +16,7 @@ from heddle.core import ConfigError, UsageError, brief, system_faults, user_code
 from heddle.core.system import choose_hardware
 from heddle.decoding import GenerationOptions, generation_config
 from heddle.decoding.generation import GenerationConfig, generate
-from heddle.decoding.runtime import check_prompt, check_source, eval_mode, pad_rows
+from heddle.decoding.runtime import check_prompt, check_source, eval_mode, pad_rows, pad_sources
 from heddle.decoding.scoring import check_encoder_input, length_batches
 from heddle.decoding.speculative import Draft, ModelDraft
 from heddle.models import count_parameters
@@ -277,7 +277,7 @@ class LM(TextTasks):
             want = f"source=[[...]] with {rows} rows of ids, because the model is an encoder-decoder"
             raise UsageError(f"logits: want {want}, got {found}")
         read = [check_source(self.autoregressive_model, row) for row in source]
-        return Context(memory=self.model.encode(*pad_rows(read, next(self.model.parameters()).device)))
+        return Context(memory=self.model.encode(*pad_sources(read, next(self.model.parameters()).device)))
 
     @torch.no_grad()
     def embed(self, texts: str | Sequence[str]) -> Float[Tensor, " width"] | Float[Tensor, "batch width"]:

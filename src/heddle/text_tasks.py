@@ -23,6 +23,7 @@ from heddle.tasks.labelling import (
     Tagger,
 )
 from heddle.tasks.memory import BuildMemoryConfig, BuildMemoryOptions, build_memory
+from heddle.tasks.recognition import FusedModel, TranscribeOptions, transcriber
 from heddle.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -158,6 +159,35 @@ class TextTasks(ABC):
         task = summarizer(self.model, self.tokenizer, self.origin.settings, options)
         found = [one.text for one in task.run(given)]
         return found[0] if alone else found
+
+    @overload
+    def transcribe(  # type: ignore[overload-overlap]  # to a type checker, a path is a sequence of paths
+        self, sounds: str | Path, *, lm: "TextTasks | None" = None, **options: Unpack[TranscribeOptions]
+    ) -> str: ...
+    @overload
+    def transcribe(
+        self, sounds: Sequence[str | Path], *, lm: "TextTasks | None" = None, **options: Unpack[TranscribeOptions]
+    ) -> list[str]: ...
+    def transcribe(
+        self,
+        sounds: str | Path | Sequence[str | Path],
+        *,
+        lm: "TextTasks | None" = None,
+        **options: Unpack[TranscribeOptions],
+    ) -> str | list[str]:
+        """Return the text of a sound file, or of each of a list, by a model that was trained on sounds.
+
+        `lm` is a language model with the same tokenizer, for shallow fusion. The options are those of the command line:
+        beams, ctc_weight, lm_weight, length_bonus, max_tokens. A file that cannot be used is an error.
+        """
+        given = [sounds] if isinstance(sounds, str | Path) else list(sounds)
+        fused = None if lm is None else FusedModel(lm.model, lm.tokenizer)
+        task = transcriber(self.model, self.tokenizer, self.origin.settings, options, fused)
+        found = [one for _, one in task.run(task.utterances(given))]
+        for one in found:
+            if one.fault is not None:
+                raise UsageError(f"{one.name}: {one.fault}")
+        return found[0].text if isinstance(sounds, str | Path) and Path(sounds).is_file() else [f.text for f in found]
 
     @overload
     def translate(self, texts: str, *, task: str | None = None, **options: Unpack[GenerationOptions]) -> str: ...

@@ -24,6 +24,9 @@ RECURRENT = {"lstm", "lstm_characters", "awd_lstm", "awd_lstm_sgd", "translate_l
 WITHOUT = dict.fromkeys(("finetune", "distill", "dpo"), "a model of others") | {
     "speedrun": "no family",
     "retrieve_and_edit": "no family",
+    "transcribe": "no family",
+    "transcribe_lstm": "no family",
+    "transcribe_ctc": "no family",
 }
 # The class of `transformers` that has the output of each encoder, what it calls its scores, and the output's name here.
 ENCODERS: dict[str, tuple[Any, tuple[str, ...], str]] = {

@@ -315,3 +315,20 @@ ADDED["public"] += ["preset transformer_xl"]
 # Looking inside a model.
 ADDED["public"] += ["LM.explain*"]
 ADDED["options"] += ["explain*"]
+
+# Sounds and other media as sources.
+ADDED["configs"] += [f"features/{kind}*" for kind in ("cepstra", "given", "log_mel", "whisper")]
+ADDED["configs"] += ["augment/spec_augment*", "augment/speed*", "columns*", "embedding/frames*", "rows/media*"]
+ADDED["configs"] += [
+    "objective/ctc*",
+    "outputs/ctc*",
+    "source/array*",
+    "source/sound*",
+    "model/encoder_decoder.outputs",
+]
+ADDED["configs"] += ["table of medium dtype sample_rate*"]  # how the arrays of prepared data are stored
+ADDED["recipes"] += [f"{recipe}: *" for recipe in ("transcribe", "transcribe_ctc", "transcribe_lstm")]
+ADDED["public"] += [f"preset {name}" for name in ("speech_ctc", "speech_lstm", "speech_transformer")]
+ADDED["options"] += ["transcribe*"]
+ADDED["public"] += ["LM.transcribe*"]
+ADDED["configs"] += ["table of beams ctc_weight lm_weight*", "table of beams tokens lm_weight*"]  # searches

@@ -27,7 +27,7 @@ from heddle.data.sources import (
 )
 from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer
 
-room = importlib.import_module("heddle.data.shards.prepare")  # the door has a function of the same name
+room = importlib.import_module("heddle.data.shards.encoding")
 TOKENIZER = BpeTokenizer(vocab=300).train([f"some words {i} of many {i * i}" for i in range(200)])
 
 
@@ -183,7 +183,7 @@ def test_pairs_make_two_aligned_folders(tmp_path: Path) -> None:
     assert documents(made.train / "source") == [f"cat {i:02d}" for i in range(90)]
     assert documents(made.valid / "target") == [f"Katze {i}" for i in range(90, 100)]
     both = CorpusConfig(sources=(*corpus.sources, TextSource(path=str(left))))
-    with pytest.raises(ConfigError, match="preference pairs or conversations, got 'pairs and texts'"):
+    with pytest.raises(ConfigError, match="preference pairs, conversations or media, got 'pairs and texts'"):
         prepare(both, TOKENIZER, tmp_path / "both")
 
 

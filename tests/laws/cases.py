@@ -27,6 +27,7 @@ from heddle.models.laws.small_models import (  # noqa: F401 - tests take these f
     Given,
     apart,
     around,
+    as_source,
     attention_rnn_pair,
     bridged,
     built,
@@ -83,6 +84,7 @@ from heddle.nn.ends import (
     AdaptiveHeadConfig,
     ClusterConfig,
     ClusteredHeadConfig,
+    FrameEmbeddingConfig,
     FullEmbeddingConfig,
     PatchEmbeddingConfig,
     PointerGeneratorHeadConfig,
@@ -203,6 +205,8 @@ SMALL: dict[str, dict[str, int | float]] = {
     "mogrifier_lm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
     "qrnn_lm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
     "transformer_xl": {"layers": 2, "width": WIDTH, "heads": HEADS, "hidden": 24, "memory": 4, "dropout": 0.0},
+    "speech_transformer": {"layers": 2, "width": WIDTH, "heads": HEADS, "features": 5, "dropout": 0.0},
+    "speech_lstm": {"layers": 2, "width": WIDTH, "features": 5, "dropout": 0.0},
 }
 
 # The same for encoders, which have laws of their own.
@@ -212,6 +216,7 @@ ENCODERS: dict[str, dict[str, int | float]] = {
     "distilbert": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
     "albert": {"layers": 2, "width": WIDTH, "heads": HEADS, "inner": 8},
     "electra": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0, "generator": 2},
+    "speech_ctc": {"layers": 2, "width": WIDTH, "heads": HEADS, "features": 5, "dropout": 0.0},
     "vit": {"layers": 2, "width": WIDTH, "heads": HEADS, "side": 12, "patch": 4, "classes": 5},
 }
 
@@ -267,6 +272,9 @@ HOMES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     ),
     PatchEmbeddingConfig: lambda patches: encoder(
         vocab=None, embedding=replace(patches, size=4), outputs=(SequenceClassOutputConfig(classes=3),)
+    ),
+    FrameEmbeddingConfig: lambda frames: pair(
+        replace(tower(ATTENTION, CHANNEL), embedding=replace(frames, features=5, halvings=1, channels=3))
     ),
     PoolConfig: lambda pool: pair(replace(tower(), plan=ChainConfig(bodies=(BLOCK, pool, BLOCK)))),
 }

@@ -4,6 +4,7 @@ It runs in a process of its own, for the shape checks that tests switch on canno
 `--cuda` is given, the graphs are compiled for it, kernels and all.
 """
 
+import dataclasses
 import json
 import math
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from laws.cases import CONTEXT, VOCAB, ids, own_presets, small_preset
+from laws.cases import CONTEXT, VOCAB, as_source, ids, own_presets, small_preset
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -74,9 +75,17 @@ class Encoding(nn.Module):
 
 def encoded(number: int, config: EncoderConfig) -> Tensor:
     """Draw what an encoder reads."""
+    if config.embedding.reads == "frames":
+        draw = torch.Generator().manual_seed(number)
+        return torch.randn(2, CONTEXT, *config.embedding.item_shape, generator=draw)
     if config.vocab is not None:
         return ids(2, CONTEXT, seed=number)
     return torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(number))
+
+
+def with_source(model: Any, batch: Batch) -> Batch:
+    """Return a batch whose source the model reads: ids, or features."""
+    return dataclasses.replace(batch, source=as_source(model, batch.source))
 
 
 def computation(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
@@ -92,7 +101,7 @@ def computation(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
     elif isinstance(config, EncoderConfig):
         objective, draw = MASKED, lambda number: MASKED.prepare(packed(number), seed=0)
     elif isinstance(config, EncoderDecoderConfig):
-        objective, draw = SequenceConfig(), pairs
+        objective, draw = SequenceConfig(), lambda number: with_source(model, pairs(number))
     losses = ModelWithLoss(model, objective)
     return losses, lambda number: losses(draw(number).to(DEVICE), None).total
 

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,16 @@ import torch
 from laws.cases import ENCODERS, SMALL, ids
 from torch import Tensor
 
-from heddle.core import replace
+from heddle.core import replace, swap
 from heddle.data.rows import Batch, SentencePairBatch, TokenTraits
 from heddle.models.networks import Model
 from heddle.models.presets import build
 from heddle.nn.base import Context
+from heddle.nn.ends import FrameEmbeddingConfig
+from heddle.nn.outputs import CtcOutputConfig
 from heddle.objectives import (
+    CtcAttentionConfig,
+    CtcConfig,
     DenoisingConfig,
     DistillationConfig,
     DocumentRotationConfig,
@@ -44,6 +49,7 @@ from heddle.objectives import (
 
 TEXT, END, MASK, FIRST_SENTINEL = 23, 23, 24, 44  # ids of the text are below 23; sentinels are 44, 43, ... 25
 VOCAB, LENGTH, ROWS = 45, 40, 4
+FRAMES = 96
 # Words begin with ids below 10, sentences end with 20 to 22.
 TRAITS = TokenTraits(np.arange(VOCAB) < 10, np.zeros(VOCAB, bool), (np.arange(VOCAB) >= 20) & (np.arange(VOCAB) < TEXT))
 SENTINELS = tuple(range(FIRST_SENTINEL, MASK, -1))
@@ -114,6 +120,36 @@ def pair_encoder() -> Model:
 
 def encoder_decoder() -> Model:
     return build("t5-small", **SMALL["t5"], vocab=VOCAB, context=LENGTH).double()
+
+
+def speech() -> Model:
+    return build("speech_transformer", **SMALL["speech_transformer"], vocab=VOCAB, context=FRAMES).double()
+
+
+def recognizer(make: Callable[[], Model] = speech) -> Model:
+    """Return a model of frames with a CTC output."""
+    config = make().config.with_ctc(CtcOutputConfig())
+    return swap(FrameEmbeddingConfig, lambda frames: replace(frames, halvings=0))(config).build().double()
+
+
+def ctc_encoder() -> Model:
+    return build("speech_ctc", **ENCODERS["speech_ctc"], vocab=VOCAB, context=FRAMES).double()
+
+
+def media() -> Batch:
+    """Return frames with the text that belongs to them."""
+    source = torch.randn(ROWS, FRAMES, 5, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    return dataclasses.replace(plain(), source=source, source_lengths=torch.tensor([FRAMES, 88, 82, 79]))
+
+
+def ctc_paths(batch: Batch) -> float:
+    """Return what texts cost where every path is as likely as any: all paths, less those that collapse to the text."""
+    total = 0.0
+    assert batch.source_lengths is not None
+    for text, frames in zip(texts_of(batch), batch.source_lengths.tolist(), strict=True):
+        size, repeats = len(text) - 1, sum(a == b for a, b in pairwise(text[:-1]))
+        total += frames * math.log(VOCAB + 1) - math.log(math.comb(frames + size - repeats, 2 * size))
+    return total
 
 
 def log_vocab(batch: Batch) -> float:
@@ -310,6 +346,10 @@ CASES: dict[str, ObjectiveCase] = {
         frozen=functools.partial(teacher, language_model),
     ),
     "prefix_lm": ObjectiveCase(PrefixLMConfig(), language_model, rebuild=continued),
+    "ctc": ObjectiveCase(CtcConfig(), lambda: recognizer(ctc_encoder), media, uniform=ctc_paths),
+    "ctc_attention": ObjectiveCase(
+        CtcAttentionConfig(), recognizer, media, uniform=lambda batch: 0.3 * ctc_paths(batch) + 0.7 * log_vocab(batch)
+    ),
     "denoising": ObjectiveCase(DENOISING, encoder_decoder, rebuild=written),
     "denoising, all noises": ObjectiveCase(replace(DENOISING, noises=ALL_NOISES), encoder_decoder, rebuild=written),
 }

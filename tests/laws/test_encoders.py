@@ -13,6 +13,7 @@ from heddle.core import UsageError, decode, encode
 from heddle.models.networks import Encoder, EncoderConfig, ModelConfig
 from heddle.nn.base import Context
 from heddle.nn.outputs import (
+    CtcOutputConfig,
     MaskedTokenOutputConfig,
     MeanConfig,
     MultiLabelOutputConfig,
@@ -26,17 +27,29 @@ from heddle.nn.outputs import (
 )
 
 CASES = encoders()
-TEXTS = [case for case in CASES if case.config.vocab is not None]
+TEXTS = [case for case in CASES if case.config.embedding.reads != "images"]
+FRAMES = 32  # of a sound
+BY_ROW = SpanOutputConfig | MultiLabelOutputConfig | RegressionOutputConfig | CtcOutputConfig
 PACKING = [MaskedTokenOutputConfig(), TokenClassOutputConfig(classes=4), ReplacedTokenOutputConfig()]
 ROWWISE = [NextSentenceOutputConfig(), SequenceClassOutputConfig(classes=3), SpanOutputConfig()]
 
 
 def inputs_for(config: EncoderConfig, batch: int, seed: int = 0) -> Tensor:
-    """Draw rows of ids as long as the context, or images."""
+    """Draw rows of ids as long as the context, frames, or images."""
+    if config.embedding.reads == "frames":
+        return features_of(config, ids(batch, FRAMES, seed))
     if config.vocab is not None:
         return ids(batch, CONTEXT, seed)
     side = 12 if config.context != CONTEXT else 4
     return torch.randn(batch, 3, side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def features_of(config: EncoderConfig, rows: Tensor) -> Tensor:
+    """Return features of each token's own, for frames; ids as they are, for tokens."""
+    if config.embedding.reads == "ids":
+        return rows
+    table = torch.randn(VOCAB, *config.embedding.item_shape, generator=torch.Generator().manual_seed(9))
+    return table[rows]
 
 
 def labels_for(output: OutputConfig, batch: int, length: int, seed: int = 1) -> Tensor:
@@ -46,6 +59,8 @@ def labels_for(output: OutputConfig, batch: int, length: int, seed: int = 1) -> 
         return torch.randint(VOCAB, (batch, length), generator=draw)
     if isinstance(output, TokenClassOutputConfig):
         return torch.randint(output.classes, (batch, length), generator=draw)
+    if isinstance(output, CtcOutputConfig):
+        return torch.randint(VOCAB, (batch, 3), generator=draw)
     if isinstance(output, SpanOutputConfig):
         return torch.randint(length, (batch, 2), generator=draw)
     if isinstance(output, SequenceClassOutputConfig):
@@ -59,6 +74,11 @@ def labels_for(output: OutputConfig, batch: int, length: int, seed: int = 1) -> 
     if isinstance(output, ReplacedTokenOutputConfig):
         return torch.randint(2, (batch, length), generator=draw)
     return torch.arange(batch) ^ 1  # of vectors: the partner's number
+
+
+def doubled(inputs: Tensor) -> Tensor:
+    """Return features in double precision, and ids as they are."""
+    return inputs.double() if inputs.is_floating_point() else inputs
 
 
 def loss(model: Encoder, inputs: Tensor, seed: int = 1) -> Tensor:
@@ -90,7 +110,9 @@ def test_shapes_are_kept(case: Case) -> None:
     for output in case.config.outputs:
         labels = labels_for(output, 3, length) % 3
         losses = model.nll(output.name, inputs, labels)
-        by_row = isinstance(output, SpanOutputConfig | MultiLabelOutputConfig | RegressionOutputConfig)
+        by_row = isinstance(
+            output, SpanOutputConfig | MultiLabelOutputConfig | RegressionOutputConfig | CtcOutputConfig
+        )
         assert losses.shape == (labels.shape[:1] if by_row else labels.shape)
         assert model.scores(output.name, inputs).shape[0] == 3
     if case.config.pooling is not None:
@@ -100,7 +122,7 @@ def test_shapes_are_kept(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_every_weight_gets_gradient(case: Case) -> None:
     model = loud(case.config).train()
-    inputs = inputs_for(case.config, 4).to(torch.float64 if case.config.vocab is None else torch.long)
+    inputs = doubled(inputs_for(case.config, 4))
     loss(model, inputs).backward()
     for name, weight in model.named_parameters():
         if not weight.requires_grad:
@@ -117,7 +139,7 @@ def test_every_weight_gets_gradient(case: Case) -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if c.config.outputs], ids=lambda c: c.name)
 def test_eight_rows_are_learned_by_heart(case: Case) -> None:
     model, inputs = case.config.build(), inputs_for(case.config, 8, seed=2)
-    if case.config.vocab is not None:
+    if case.config.embedding.reads == "ids":
         inputs[:, 0] = torch.arange(8)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(400):
@@ -153,10 +175,12 @@ def test_padded_rows_are_the_bare_ones(case: Case) -> None:
     model, rows, lengths = loud(case.config), ids(3, 9), torch.tensor([6, 9, 1])
     for filler in (0, VOCAB - 1):
         padded = rows.where(torch.arange(9) < lengths[:, None], filler)
+        padded = doubled(features_of(case.config, padded))
         ctx = Context(lengths=lengths)
         whole, pooled = model(padded, ctx), None if model.pooling is None else model.pooled(padded, ctx)
         for row, length in enumerate(lengths.tolist()):
-            alone = rows[row : row + 1, :length]
+            alone = doubled(features_of(case.config, rows[row : row + 1, :length]))
+            length = model.embedding.length(alone)
             agree(whole[row : row + 1, :length], model(alone), f"row {row}")
             if pooled is not None:
                 agree(pooled[row : row + 1], model.pooled(alone), f"pooled row {row}")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from laws.cases import CONTEXT, VOCAB, Case, ids, loud, pairs
+from laws.cases import CONTEXT, VOCAB, Case, as_source, ids, loud, pairs
 from laws.laws import agree, embedded
 from torch import Tensor
 
@@ -34,9 +34,11 @@ def test_a_padded_source_is_the_bare_one(case: Case) -> None:
     model, source, target = sourced(case), ids(3, 9), ids(3, 6, seed=1)
     real = torch.arange(9) < LENGTHS[:, None]
     for filler in (0, VOCAB - 1):
-        outputs = model(target, Context(memory=model.encode(source.where(real, filler), LENGTHS)))
+        outputs = model(target, Context(memory=model.encode(as_source(model, source.where(real, filler)), LENGTHS)))
         for row, length in enumerate(LENGTHS.tolist()):
-            alone = model(target[row : row + 1], Context(memory=model.encode(source[row : row + 1, :length])))
+            alone = model(
+                target[row : row + 1], Context(memory=model.encode(as_source(model, source[row : row + 1, :length])))
+            )
             mine = comparable(model, outputs[row : row + 1])
             agree(mine, comparable(model, alone), f"source {row} of {length} tokens")
 
@@ -45,8 +47,8 @@ def test_a_padded_source_is_the_bare_one(case: Case) -> None:
 @torch.no_grad()
 def test_chosen_rows_go_on_with_their_own_sources(case: Case) -> None:
     model, source, target = sourced(case), ids(3, 9), ids(3, CONTEXT, seed=1)
-    whole = model(target, Context(memory=model.encode(source, LENGTHS)))
-    _, state = model.step(target[:, :4], model.initial_state(model.encode(source, LENGTHS), CONTEXT))
+    whole = model(target, Context(memory=model.encode(as_source(model, source), LENGTHS)))
+    _, state = model.step(target[:, :4], model.initial_state(model.encode(as_source(model, source), LENGTHS), CONTEXT))
     rows = torch.tensor([2, 0, 2, 1])
     chosen: State = state.select(rows)
     for i in range(4, CONTEXT):
@@ -59,7 +61,7 @@ def test_every_output_sees_the_source(case: Case) -> None:
     model, source, target = sourced(case), ids(2, 5), ids(2, 4, seed=1)
     side: Any = dataclasses.make_dataclass("Side", ["embedding"])(model.encoder.embedding)
     with embedded(side) as caught:
-        outputs = model(target, Context(memory=model.encode(source)))
+        outputs = model(target, Context(memory=model.encode(as_source(model, source))))
     for i in range(4):
         (gradient,) = torch.autograd.grad(outputs[:, i].sin().sum(), caught[0], retain_graph=True)
         assert gradient.abs().sum() > 0, f"output {i} does not see the source"

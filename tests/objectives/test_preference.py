@@ -25,7 +25,7 @@ from heddle.data.sources import (
     Split,
     corpus_for,
 )
-from heddle.data.sources.chat_preferences import ChatPreferenceSource
+from heddle.data.sources.preferences import ChatPreferenceSource
 from heddle.models.presets import PresetConfig
 from heddle.nn.adapters import LoraConfig
 from heddle.objectives import NextTokenConfig, PreferenceConfig

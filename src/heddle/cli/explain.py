@@ -97,4 +97,4 @@ def _is_our_json(path: Path) -> bool:
         data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except ValueError:
         return False
-    return isinstance(data, dict) and "sides" in data and "format" in data
+    return isinstance(data, dict) and bool({"sequences", "sides"} & data.keys()) and "format" in data  # format 1: sides

@@ -165,7 +165,7 @@ def _raw(stream: IO[bytes], file: str) -> Iterator[bytes]:
     The file is decoded as training data are: decompressed, and by its byte-order mark.
     """
     from heddle.core import DataError
-    from heddle.data.sources import UnreadableFile, decoded, read_faults
+    from heddle.data.files import UnreadableFile, decoded, read_faults
 
     try:
         with read_faults():

@@ -39,6 +39,7 @@ from heddle.cli.summarize import summarize
 from heddle.cli.tag import tag
 from heddle.cli.terminal import note, print_message, show_everything
 from heddle.cli.tokenizer import tokenizer
+from heddle.cli.transcribe import transcribe
 from heddle.cli.translate import translate
 from heddle.cli.usage import ClickException, parser_message, typed_names
 from heddle.cli.user_code import add_shared_options
@@ -98,6 +99,7 @@ app.command("rescore")(rescore)
 app.command("correct")(correct)
 app.command("evaluate")(evaluate)
 app.command("translate")(translate)
+app.command("transcribe")(transcribe)
 app.command("summarize")(summarize)
 app.command("classify")(classify)
 app.command("tag")(tag)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +12,7 @@ from heddle.cli.terminal import DIM, note, print_report
 
 if TYPE_CHECKING:
     from heddle.lm import LM
-    from heddle.serving.http import ModelSource, Scorer
-    from heddle.tasks.scoring import TextScore
+    from heddle.serving.http import ModelSource
 
 KEY = "HEDDLE_API_KEY"  # in the environment, where a list of processes does not show it
 
@@ -94,30 +92,17 @@ def serve(  # noqa: PLR0913 - the options are the contract
 
 def _source(typed: str, device: str, weights: str, best: bool) -> "ModelSource":
     """Load a model, given as MODEL or NAME=MODEL."""
-    from heddle.checkpoints import find_source
-    from heddle.serving.http import ModelSource
+    from heddle.serve_app import model_source
 
     name, equals, path = typed.partition("=")
     if Path(typed).exists():  # a path may have an equals sign
         name, equals, path = typed, "", ""
-    where = (path if equals else typed) or None
-    lm = open_model(where, device, weights, best)
-    template = find_source(where, best=best).template()
-    called, computes = name if equals else _name(lm), (lm.embed, _score(lm))
-    return ModelSource(called, lm.model, lm.tokenizer, template, *computes, lm.origin.settings)
+    lm = open_model((path if equals else typed) or None, device, weights, best)
+    return model_source(name if equals else _name(lm), lm)
 
 
 def _name(lm: "LM") -> str:
     return "heddle" if lm.origin.path is None else lm.origin.path.name
-
-
-def _score(lm: "LM") -> "Scorer":
-    """Return what scores texts."""
-
-    def score(texts: Sequence[str], sources: Sequence[str] | None) -> "Sequence[TextScore]":
-        return lm.score(texts) if sources is None else lm.score(texts, source=sources)
-
-    return score
 
 
 class _Lines(logging.Handler):

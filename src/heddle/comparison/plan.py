@@ -117,10 +117,11 @@ def prepare_data(config: RunConfig, folder: Path) -> tuple[RunConfig, Prepared]:
         ready = open_prepared(place)
         tokenizer = ready.load_tokenizer() if ready is not None else _tokenizer(config)
         ready = prepare(config.data.resolve(), tokenizer, place)
-    if config.rows.paired != ready.pairs:
+    if config.rows.paired != ready.pairs or config.rows.reads_media != (ready.media is not None):
         kinds = {True: "pairs of source and target", False: "texts without targets"}
-        want = f"{kinds[config.rows.paired]}, because rows.kind is {config.rows.kind}"
-        raise ConfigError("data", want=want, got=kinds[ready.pairs])
+        wanted = "media with texts" if config.rows.reads_media else kinds[config.rows.paired]
+        found = kinds[ready.pairs] if ready.media is None else "media with texts"
+        raise ConfigError("data", want=f"{wanted}, because rows.kind is {config.rows.kind}", got=found)
     data = CorpusConfig(sources=(PreparedSource(path=str(ready.folder.resolve())),))
     return replace(config, data=data), ready
 

@@ -64,7 +64,7 @@ def explain(
                 sections[name] = probabilities(reading, logits, options.top)
             elif name in FURTHER:
                 sections[name] = FURTHER[name](reading, options)
-    return Explanation(description, model.config.noun, reading.sides, sections, refused)
+    return Explanation(description, model.config.noun, reading.sequences, sections, refused)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from heddle.objectives.answer_span import SpanConfig
 from heddle.objectives.classify import ClassifyConfig
 from heddle.objectives.contrastive import ContrastiveConfig
 from heddle.objectives.denoising import DenoisingConfig
+from heddle.objectives.frames import CtcAttentionConfig, CtcConfig
 from heddle.objectives.frozen_models import DistillationBatch, DistillationConfig, PreferenceConfig
 from heddle.objectives.masked_token import MaskedTokenConfig
 from heddle.objectives.mixture import MixedObjectiveConfig, MixtureConfig

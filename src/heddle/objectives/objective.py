@@ -56,6 +56,7 @@ class ObjectiveConfig(Config, ABC):
     batch_is_unit: ClassVar[bool] = False  # whether the loss of a row depends on the others of its batch
     makes_source: ClassVar[bool] = False  # whether `prepare` makes source and target of each row of plain text
     frozen_field: ClassVar[str | None] = None  # the field that names a frozen model beside the trained one: a teacher
+    reads_media: ClassVar[bool] = False  # whether the source of a row may be a sound or the like
     trains_with_dropout: ClassVar[bool] = True  # whether the model is trained with dropout, where it has any
 
     @abstractmethod
@@ -119,6 +120,9 @@ class ObjectiveConfig(Config, ABC):
 
     def check_rows(self, rows: RowsConfig) -> None:
         """Refuse rows that cannot serve this objective, by the field to set."""
+        if rows.reads_media and not self.reads_media:
+            want = "sequence, ctc or ctc_attention, because the rows are media with texts"
+            raise ConfigError("objective.kind", want=want, got=self.kind)
         if rows.compares_answers:
             raise ConfigError("objective.kind", want="preference, because the rows are pairs of answers", got=self.kind)
         if rows.second_text is not None:
@@ -304,6 +308,8 @@ class SequenceConfig(TokenObjective):
     z_loss: Coefficient = 0.0
     sampling: SamplingConfig = TeacherForcingConfig()
     prefix: str = ""
+
+    reads_media: ClassVar[bool] = True
 
     def command(self) -> str | None:
         return "summarize" if self.prefix == "auto" else self.verb

@@ -8,6 +8,7 @@ from heddle.recipes.frozen_models import distill, dpo
 from heddle.recipes.labelled import answer, classify, embed, similarity, tag
 from heddle.recipes.language_models import characters, first, gpt2, lstm, lstm_characters, speedrun
 from heddle.recipes.pretraining import bart, bert, electra, t5
+from heddle.recipes.speech import transcribe, transcribe_ctc, transcribe_lstm
 from heddle.recipes.translation import retrieve_and_edit, summarize, translate, translate_attention, translate_lstm
 from heddle.recipes.word_language_models import awd_lstm, awd_lstm_sgd
 from heddle.training import RunConfig
@@ -33,6 +34,9 @@ RECIPES = {
     "translate_lstm": translate_lstm,
     "summarize": summarize,
     "retrieve_and_edit": retrieve_and_edit,
+    "transcribe": transcribe,
+    "transcribe_lstm": transcribe_lstm,
+    "transcribe_ctc": transcribe_ctc,
     "classify": classify,
     "tag": tag,
     "answer": answer,

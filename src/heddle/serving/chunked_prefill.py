@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heddle.decoding.runtime import Prefill, pad_rows
+from heddle.decoding.runtime import Prefill, pad_sources
 from heddle.decoding.sampling import Logits
 from heddle.nn.state import State, StatePiece, allocate_rows, view_rows, write_pieces, write_row
 from heddle.serving.slot_batch import SlotBatch, round_up
@@ -234,7 +234,7 @@ class ChunkedPrefill:
         """Return the state of one row before its prompt, whose source is encoded."""
         batch, source = self.batch, reader.source
         assert source is not None
-        memory = batch.model.encode(*pad_rows([source], batch.device)).with_mask()
+        memory = batch.model.encode(*pad_sources([source], batch.device)).with_mask()
         state = batch.model.new_state(1, self._capacity(len(reader.ids)), memory)
         return dataclasses.replace(state, cache=batch.blank.cache)
 

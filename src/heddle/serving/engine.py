@@ -21,6 +21,7 @@ from heddle.core.system import BatchInvariance, batch_invariant, shared_thread
 from heddle.decoding.runtime import device_of, eval_mode, longest_row
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import fuse_linears
+from heddle.nn.quantization import prepack_linears
 from heddle.serving.engine_config import EngineConfig
 from heddle.serving.fair_queue import FairQueue, QueueFull
 from heddle.serving.handle import Cancelled, DeadlineExceeded, EngineFault, EngineRequest, Handle, Listener
@@ -43,6 +44,8 @@ class Engine:
 
     def __init__(self, model: AutoregressiveModel, config: EngineConfig | None = None) -> None:
         self.model, self.config = model, EngineConfig() if config is None else config
+        if model.reads != "ids":
+            raise UsageError(f"serve: want a model that reads text, got one that reads {model.reads}")
         self.device = device_of(model)
         self.capacity = batch_capacity(model, self.config.capacity)
         self.source = model.context if model.reads_source else 0  # tokens of a source, at most
@@ -165,6 +168,8 @@ class Engine:
     def _build(self) -> SlotBatch:
         """Allocate the slots that the memory allows, and make them batch-invariant."""
         model, config, kind = self.model, self.config, self.device.type
+        if kind == "cpu" and config.prepack:
+            prepack_linears(model)
         invariant = config.is_invariant(kind)
         slots = max(config.slots, MIN_ROWS) if invariant else config.slots
         allocated = self.capacity if longest_row(model) is not None else min(self.capacity, model.context)

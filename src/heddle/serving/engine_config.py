@@ -25,6 +25,7 @@ class EngineConfig:
     max_searches: beam searches and other generations that cannot share steps, which run in turn with them, at most.
     cuda_graphs: replay the steps of a GPU as CUDA graphs, captured at start.
     cache: the kind of KV cache.
+    prepack: on a CPU, keep a copy of float32 matrices in the layout that products of few rows are fastest with.
     """
 
     slots: int = 16
@@ -39,6 +40,7 @@ class EngineConfig:
     max_searches: int = 4
     cuda_graphs: bool = True
     cache: KVCacheConfig = field(default_factory=FullKVCacheConfig)
+    prepack: bool = True
 
     def __post_init__(self) -> None:
         check_at_least(1, slots=self.slots, max_searches=self.max_searches)

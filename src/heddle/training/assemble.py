@@ -152,8 +152,11 @@ def resolve_model(config: RunConfig, vocab: int, init: Source | None) -> ModelCo
     if init is not None:
         return initial_config(init.config(), config, vocab)
     if isinstance(model, PresetConfig):
+        options = preset(model.name).option_names
         given = {"vocab": model.vocab or vocab, "context": model.context or config.model_length}
-        model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
+        model = replace(model, **{name: given[name] for name in given if name in options})
+        if config.rows.source_shape is not None and "features" in options and "features" not in model.dials:
+            model = replace(model, dials=model.dials | {"features": config.rows.source_shape[0]})
     full = config.objective.model_for(model.expand())
     if full.vocab is None:
         raise ConfigError("model", want="one that reads tokens, to train on text", got=f"{full.kind} of images")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from heddle.checkpoints.store import Checkpoint, run_config_of
 from heddle.core import ConfigError, decode, diff, fields_of, find
 from heddle.models import build_meta
+from heddle.models.networks import Model
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import PartConfig
 from heddle.nn.recurrent import RecurrentConfig
@@ -38,7 +39,20 @@ def check_model(config: RunConfig) -> None:
         raise error.with_prefix("model") from None
     model.reserve(config.model_length)
     config.objective.checked_model(model)
+    _check_source(config, model)
     choose_trainable(model, config.frozen, config.unfrozen, config.objective.new_weights)
+
+
+def _check_source(config: RunConfig, model: Model) -> None:
+    """Refuse a model that reads text for rows of media, or the other way around, or features of another shape."""
+    wanted = config.rows.source_shape
+    reader = model.towers[0]
+    if (wanted is None) != (model.reads == "ids"):
+        want = "one of ids, because the rows are text" if wanted is None else "frames, because the rows are media"
+        raise ConfigError("model.embedding", want=want, got=reader.embedding_kind)
+    found = reader.item_shape
+    if wanted is not None and found is not None and found != wanted:
+        raise ConfigError("model.embedding.features", want=f"{wanted[0]}, as rows.features gives", got=found[0])
 
 
 def guess_vocab(config: RunConfig) -> int:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from heddle.core import ConfigError
-from heddle.core.shapes import Bool, Ids, Int, Tensor, Weights
+from heddle.core.shapes import Bool, Float, Ids, Int, Tensor, Weights
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Row:
             documents=_stack([row.documents for row in rows]),
             positions=_stack([row.positions for row in rows]),
             fresh=_stack([row.fresh for row in rows]),
-            source=_stack([row.source for row in rows], np.int64),
+            source=_stack_sources([row.source for row in rows]),
             source_lengths=_stack([row.source_length for row in rows]),
         )
 
@@ -61,7 +61,7 @@ class Batch:
     positions: index within the document's part of the row; None: 0, 1, 2, ...
     rows: numbers of the rows in the whole run, the key of any randomness that belongs to a row.
     fresh: True where carried state is reset before the row; None: no state is carried.
-    source, source_lengths: for sequence to sequence, the padded source ids and their lengths without padding.
+    source, source_lengths: the padded source, ids or the features of a medium, and its lengths without padding.
     """
 
     inputs: Ids
@@ -71,7 +71,7 @@ class Batch:
     documents: Ids | None = None
     positions: Ids | None = None
     fresh: Bool[Tensor, "batch"] | None = None
-    source: Int[Tensor, "batch source_length"] | None = None
+    source: Int[Tensor, "batch source_length"] | Float[Tensor, "batch *source"] | None = None
     source_lengths: Int[Tensor, "batch"] | None = None
 
     def __len__(self) -> int:
@@ -124,6 +124,12 @@ def _stack(values: Sequence[Any], dtype: Any = None) -> Tensor | None:
     if values[0] is None:
         return None
     return torch.from_numpy(np.array(values, dtype))
+
+
+def _stack_sources(values: Sequence[NDArray[Any] | None]) -> Tensor | None:
+    """Return sources as one tensor: ids as whole numbers of 64 bits, features as they are."""
+    first = values[0]
+    return _stack(values, np.float32 if first is not None and first.dtype.kind == "f" else np.int64)
 
 
 class RowPlan(ABC):

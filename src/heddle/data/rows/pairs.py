@@ -12,7 +12,7 @@ from heddle.core import ConfigError, DataError, Positive, Share, part, replace
 from heddle.core.shapes import Tensor
 from heddle.data.rows.loader import EpochCache, Row, RowPlan
 from heddle.data.rows.packed import with_begin_token
-from heddle.data.rows.plan import RowsConfig, permutation, random_bits
+from heddle.data.rows.plan import RowsConfig, permutation, random_bits, refuse_media
 from heddle.data.shards import Shards
 
 
@@ -45,6 +45,7 @@ class PairRows(RowsConfig):
         return self.multiple >= self.max_length
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
+        refuse_media(shards)
         if source is None:
             want = "pairs of source and target (a .tsv file, or parallel files), because rows.kind is pairs"
             raise ConfigError("data", want=want, got="text without targets")
@@ -126,17 +127,22 @@ def _pair_epoch(
         for name, side in (("target", lengths), ("source", source_lengths))
     ]
     order = np.lexsort((blurred[1], np.floor(blurred[0])))
-    spare = -len(kept) % config.batch
-    groups = np.append(order, np.full(spare, -1)).reshape(-1, config.batch)
-    groups = groups[permutation(len(groups), seed, "groups", epoch)]
-
-    def padded(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-        longest = np.where(groups < 0, 1, sizes[groups]).max(axis=1)
-        rounded: NDArray[np.int64] = np.minimum(-(-longest // config.multiple) * config.multiple, most)
-        return rounded
-
+    groups = shuffled_groups(order, config.batch, seed, epoch)
     return _Epoch(
         pairs=np.where(groups < 0, -1, kept[groups]).ravel(),
-        lengths=padded(lengths, config.length),
-        source_lengths=padded(source_lengths, config.source_length),
+        lengths=padded_lengths(groups, lengths, config.multiple, config.length),
+        source_lengths=padded_lengths(groups, source_lengths, config.multiple, config.source_length),
     )
+
+
+def shuffled_groups(order: NDArray[np.int64], batch: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return neighbours in groups of a batch, the last filled up with -1, and the groups in a random order."""
+    groups = np.append(order, np.full(-len(order) % batch, -1)).reshape(-1, batch)
+    return groups[permutation(len(groups), seed, "groups", epoch)]
+
+
+def padded_lengths(groups: NDArray[np.int64], sizes: NDArray[np.int64], multiple: int, most: int) -> NDArray[np.int64]:
+    """Return the longest size of each group, rounded up to a multiple."""
+    longest = np.where(groups < 0, 1, sizes[groups]).max(axis=1)
+    rounded: NDArray[np.int64] = np.minimum(-(-longest // multiple) * multiple, most)
+    return rounded

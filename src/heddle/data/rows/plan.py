@@ -27,6 +27,7 @@ class RowsConfig(Config, ABC):
     mixable: rows of several corpora may be mixed by weight.
     compares_answers: a row has two answers to one prompt, one of them preferred.
     labelled: a row is one example with its label, for objectives that recognize something.
+    reads_media: the source of a row is a sound or the like.
     """
 
     batch_field: ClassVar[str | None] = None
@@ -35,6 +36,7 @@ class RowsConfig(Config, ABC):
     mixable: ClassVar[bool] = False
     compares_answers: ClassVar[bool] = False
     labelled: ClassVar[bool] = False
+    reads_media: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -65,6 +67,11 @@ class RowsConfig(Config, ABC):
         return None
 
     @property
+    def source_shape(self) -> tuple[int, ...] | None:
+        """Return the shape of one frame of the source, or of a whole image; None: the rows have no media."""
+        return None
+
+    @property
     def repeats_rows(self) -> bool:
         """Tell whether every epoch has the same rows, in whatever order."""
         return False
@@ -88,7 +95,8 @@ class RowsConfig(Config, ABC):
 
 
 def check_corpus(shards: Shards, source: Shards | None, need: int, what: str) -> None:
-    """Refuse a corpus of pairs, or one that is too small for these rows."""
+    """Refuse a corpus of pairs or of media, or one that is too small for these rows."""
+    refuse_media(shards)
     if source is not None and source.loss_mask is not None:
         raise ConfigError("rows.kind", want="preferences, because the corpus has preference pairs", got="another kind")
     if source is not None:
@@ -96,6 +104,13 @@ def check_corpus(shards: Shards, source: Shards | None, need: int, what: str) ->
     if shards.tokens < need:
         want = f"at least {need} tokens for {what}, found {shards.tokens}"
         raise DataError(f"{shards.folder}: want {want}: give more text or shorter rows")
+
+
+def refuse_media(shards: Shards) -> None:
+    """Refuse a corpus of sounds and the like for rows that would read its texts alone."""
+    if shards.media is not None:
+        want = f"media, because the corpus has {shards.media.format.medium}s with texts"
+        raise ConfigError("rows.kind", want=want, got="another kind")
 
 
 def random_bits(count: int, seed: int, *where: int | str) -> NDArray[np.uint64]:

@@ -15,6 +15,7 @@ from heddle.data.shards.label_sets import (
     token_range,
 )
 from heddle.data.shards.labelled import ExampleShards, open_split
+from heddle.data.shards.media_shards import MediaShards, MediaWriter
 from heddle.data.shards.prepare import Prepared, ProgressCallback, check_target, open_prepared, prepare
 from heddle.data.shards.shard_writer import ShardWriter
 from heddle.data.shards.shards import Shards

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from heddle.core import DamageError
 from heddle.data.shards.label_sets import LabelSet
+from heddle.data.shards.media_shards import MediaShards
 from heddle.data.shards.prepare import Prepared
 from heddle.data.shards.shards import Shards
 from heddle.data.sources import Split
@@ -31,9 +32,13 @@ class ExampleShards:
 def open_split(prepared: Prepared, split: Split, verify: bool = True) -> tuple[Shards, Shards | None]:
     """Open one split of prepared data: its tokens, of pairs those of the targets and of the sources.
 
-    Shards of labelled texts come with their `examples`.
+    Shards of labelled texts come with their `examples`, those of the texts of media with the `media`.
     """
     opened = [Shards.open(folder, verify) for folder in prepared.shard_folders(split)]
+    if prepared.media is not None:
+        opened[0].media = media = MediaShards(prepared.folder / split, prepared.media, verify)
+        if (media.count, media.fingerprint) != (opened[0].count, opened[0].fingerprint):
+            raise DamageError(f"{media.folder}: want arrays and texts of the same documents, found others")
     if prepared.pairs:
         return opened[1], opened[0]
     if prepared.labels is not None:

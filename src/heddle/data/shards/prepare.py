@@ -3,9 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +12,10 @@ import numpy as np
 
 from heddle.core import ConfigError, DamageError, DataError, HeddleError, decode, encode
 from heddle.core.system import check_writable, lock_folder, parse_json, read_text, temporary_folder, write_json
+from heddle.data.media import MediaFormat
+from heddle.data.shards.encoding import DecodedMedia, EncodingResult, encode_all
 from heddle.data.shards.label_sets import LabelSet, NoLabels, find_labels
+from heddle.data.shards.media_shards import MediaWriter
 from heddle.data.shards.shard_manifest import disk_faults
 from heddle.data.shards.shard_writer import ShardWriter
 from heddle.data.sources import (
@@ -28,16 +29,11 @@ from heddle.data.sources import (
     RejectedDocument,
     Split,
     SplitDocument,
-    encode_documents,
 )
 from heddle.text.chat import TEMPLATE, load_template
 from heddle.text.tokenizers import TOKENIZER, Tokenizer, load_tokenizer
 
 FORMAT = 1
-BATCH = 1 << 19  # characters encoded at once: large enough to fill the cores, small enough to be forgotten
-BATCH_TEXTS = 4096
-AHEAD = 4  # batches read before the oldest must be written
-WORKERS = 2  # one encodes while the other's ids become arrays; the library has its own threads inside
 
 ProgressCallback = Callable[[int, int], None]  # documents and bytes so far
 
@@ -47,7 +43,7 @@ class Prepared:
     """A folder of prepared data: `train` and `valid` shards.
 
     Of pairs, each holds `source` and `target`; of preference pairs, the chosen and the rejected answers in their place;
-    of labelled texts `text`, `labels` and, where there is one, `second`.
+    of labelled texts `text`, `labels` and, where there is one, `second`; of media `target`, beside their arrays.
     """
 
     folder: Path
@@ -60,9 +56,12 @@ class Prepared:
     held_out: str | None = None  # checksum of the text of `valid`; None: an earlier version prepared it
     labels: LabelSet | None = None  # of labelled texts
     second: bool = False  # whether labelled texts come in twos
+    media: MediaFormat | None = None  # of sounds and the like: how their arrays are stored
 
     def shard_folders(self, split: Split) -> tuple[Path, ...]:
         """Return the folders of token shards of one split; the first has the texts, of pairs the sources."""
+        if self.media is not None:
+            return (self.folder / split / "target",)
         names = ("source", "target") if self.pairs else ("",) if self.labels is None else ("text", "second")
         return tuple(self.folder / split / name for name in (names if self.second or self.pairs else names[:1]))
 
@@ -130,7 +129,7 @@ def prepare(
             labels = find_labels(corpus) if corpus.labelled else NoLabels() if examples else None
             writers = _Writers(new, tokenizer, fingerprint, labels)
             with (
-                contextlib.closing(_encoded(tokenizer, chat_encoder, corpus.split_documents(counter))) as rows,
+                contextlib.closing(encode_all(tokenizer, chat_encoder, corpus.split_documents(counter))) as rows,
                 writers,
             ):
                 for split_documents, result in rows:
@@ -143,7 +142,7 @@ def prepare(
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
             marks = tokenizer.fingerprint, None if chat_encoder is None else _hash(chat_encoder.template)
             found = Prepared(folder, fingerprint, writers.form in IN_TWOS, counter, False, *marks)
-            made = replace(found, held_out=writers.held_out.value, labels=labels, second=writers.second)
+            made = writers.completed(replace(found, labels=labels))
             write_json(new / RECORD, _record(made, corpus))
             return _publish(new, made)
 
@@ -158,8 +157,9 @@ def open_prepared(folder: Path) -> Prepared | None:
         counter = DocumentCounter.from_plain(record["ledger"])
         labels = None if record.get("labels") is None else decode(LabelSet, record["labels"])
         second = bool(record.get("second", False))
+        media = None if record.get("media") is None else decode(MediaFormat, record["media"])
         known = folder, record["fingerprint"], record["pairs"], counter, True, *marks, record.get("held_out")
-        return Prepared(*known, labels=labels, second=second)
+        return Prepared(*known, labels=labels, second=second, media=media)
     except (HeddleError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -180,6 +180,8 @@ def _record(made: Prepared, corpus: CorpusConfig) -> dict[str, Any]:
     marks: dict[str, Any] = {} if made.template_hash is None else {"template": made.template_hash}
     if made.labels is not None:
         marks |= {"labels": encode(made.labels), "second": made.second}
+    if made.media is not None:
+        marks |= {"media": encode(made.media)}
     return marks | {
         "format": FORMAT,
         "fingerprint": made.fingerprint,
@@ -222,55 +224,10 @@ def _publish(new: Path, made: Prepared) -> Prepared:
     return made
 
 
-# --- encoding ---------------------------------------------------------------------------------------------------------
-
-
-EncodingResult = tuple[EncodedDocument | RejectedDocument, ...]  # of a text, of the two of a pair, or of a conversation
-Waiting = tuple[list[SplitDocument], Future[list[EncodingResult]]]
-
-
-def _encoded(
-    tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, split_documents: Iterator[SplitDocument]
-) -> Generator[tuple[SplitDocument, EncodingResult], None, None]:
-    """Encode documents in threads, a bounded number ahead, and yield them in their order."""
-    waiting: deque[Waiting] = deque()
-    with ThreadPoolExecutor(WORKERS, "encode") as pool:
-        try:
-            for batch in _batches(split_documents):
-                documents = [document for _, document in batch]
-                waiting.append((batch, pool.submit(encode_documents, tokenizer, chat_encoder, documents)))
-                if len(waiting) > AHEAD:
-                    yield from _finished(*waiting.popleft())
-            while waiting:
-                yield from _finished(*waiting.popleft())
-        finally:
-            for _, future in waiting:
-                future.cancel()
-
-
-def _batches(split_documents: Iterator[SplitDocument]) -> Iterator[list[SplitDocument]]:
-    batch: list[SplitDocument] = []
-    size = 0
-    for split, document in split_documents:
-        batch.append((split, document))
-        size += len(document.text) + len(document.target or "") + len(document.pair or "")
-        if size >= BATCH or len(batch) >= BATCH_TEXTS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _finished(
-    batch: list[SplitDocument], future: Future[list[EncodingResult]]
-) -> Iterator[tuple[SplitDocument, EncodingResult]]:
-    return zip(batch, future.result(), strict=True)
-
-
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-DocumentForm = Literal["texts", "pairs", "conversations", "preferences", "chat_preferences", "labelled"]
+DocumentForm = Literal["texts", "pairs", "conversations", "preferences", "chat_preferences", "labelled", "media"]
 IN_TWOS = ("pairs", "preferences", "chat_preferences")  # forms that are stored as two documents under one number
 
 
@@ -280,6 +237,8 @@ class _Writers:
     def __init__(self, folder: Path, tokenizer: Tokenizer, fingerprint: str, labels: LabelSet | None) -> None:
         self._labels, self.second = labels, False
         self._label_writers: dict[Split, ShardWriter] = {}
+        self.media: MediaFormat | None = None
+        self._media_writers: dict[Split, MediaWriter] = {}
         self._folder, self._tokenizer, self._fingerprint = folder, tokenizer, fingerprint
         self._stack = contextlib.ExitStack()
         self._open: dict[Split, list[tuple[ShardWriter, tuple[int, ...]]]] = {}  # with what stands before each text
@@ -302,17 +261,20 @@ class _Writers:
         form = _form(document) if self._labels is None else "labelled"
         if self.form is None:
             self.second = document.pair is not None
+            self.media = None if document.media is None else document.media.format
             self._start(form)
         if self.form != form:
-            want = "either texts, pairs, preference pairs or conversations"
+            want = "either texts, pairs, preference pairs, conversations or media"
             raise ConfigError("sources", want=want, got=f"{self.form} and {form}")
         self._check_alike(document)
         bad = next((found for found in result if isinstance(found, RejectedDocument)), None)
         if bad is not None:  # of two sides neither is written
             counter.drop(bad.reason, f"{document.origin} ({bad.words})" if bad.words else document.origin)
             return
-        for (writer, before), found in zip(self._open[split], result, strict=True):
-            assert isinstance(found, EncodedDocument)
+        if isinstance(result[0], DecodedMedia):
+            self._media_writers[split].add(result[0].array)
+        encoded = [found for found in result if isinstance(found, EncodedDocument)]
+        for (writer, before), found in zip(self._open[split], encoded, strict=True):
             stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids
             writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts, lost=found.lost)
             self.bytes += found.bytes
@@ -322,8 +284,14 @@ class _Writers:
         self.documents += 1
         self.counts[split] += 1
 
+    def completed(self, made: Prepared) -> Prepared:
+        """Return the prepared data with what the documents turned out to be."""
+        return replace(made, held_out=self.held_out.value, second=self.second, media=self.media)
+
     def _check_alike(self, document: Document) -> None:
-        """Refuse pairs as examples, and labelled texts of which only some have a label, or a second text."""
+        """Refuse pairs as examples, labelled texts of which only some have a label, and media of several formats."""
+        if document.media is not None and document.media.format != self.media:
+            raise ConfigError("sources", want=f"media that are all stored as {self.media}", got=document.media.format)
         if self._labels is None:
             return
         if document.target is not None:
@@ -339,15 +307,16 @@ class _Writers:
         self.form = form
         for split in Split:
             folder, special_tokens = self._folder / split, self._tokenizer.special_tokens
+            start = special_tokens.decoder_start
             if form == "pairs":
                 source = self._writer(folder / "source", special_tokens.end), special_tokens.source.before
-                self._open[split] = [
-                    source,
-                    (
-                        self._writer(folder / "target", special_tokens.decoder_start[0]),
-                        special_tokens.decoder_start[1:],
-                    ),
-                ]
+                self._open[split] = [source, (self._writer(folder / "target", start[0]), start[1:])]
+            elif form == "media":
+                assert self.media is not None
+                self._media_writers[split] = self._stack.enter_context(
+                    MediaWriter(folder, self.media, self._fingerprint)
+                )
+                self._open[split] = [(self._writer(folder / "target", start[0]), start[1:])]
             elif form in ("preferences", "chat_preferences"):  # conversations open with what their template writes
                 begin = special_tokens.document_start[0] if form == "preferences" else special_tokens.end
                 self._open[split] = [(self._writer(folder / name, begin), ()) for name in ("source", "target")]
@@ -380,4 +349,6 @@ def _form(document: Document) -> DocumentForm:
         return "conversations" if document.rejected_conversation is None else "chat_preferences"
     if document.rejected is not None:
         return "preferences"
+    if document.media is not None:
+        return "media"
     return "texts" if document.target is None else "pairs"

@@ -29,6 +29,7 @@ from heddle.data.shards.shard_manifest import BLOCK, DTYPES, LOSS_MASK, ShardFil
 
 if TYPE_CHECKING:
     from heddle.data.shards.labelled import ExampleShards
+    from heddle.data.shards.media_shards import MediaShards
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Shards:
 
     loss_mask: "Shards | None" = None
     examples: "ExampleShards | None" = None  # of labelled texts
+    media: "MediaShards | None" = None  # of texts that belong to sounds and the like
 
     def __init__(self, folder: Path, manifest: ShardManifest, files: list[_TokenFile], ends: NDArray[np.int64]) -> None:
         self.folder, self.ends = folder, ends
@@ -183,7 +185,7 @@ class Shards:
         """Close the files; later reads are refused."""
         self._closer()
         others = () if self.examples is None else (self.examples.labels, self.examples.second)
-        for other in (self.loss_mask, *others):
+        for other in (self.loss_mask, *others, self.media):
             if other is not None:
                 other.close()
 

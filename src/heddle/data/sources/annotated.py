@@ -1,19 +1,20 @@
 """Annotated text: CoNLL files, a word and its tag in each line, and SQuAD files of questions about contexts."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from heddle.core import DataError, part, within
 from heddle.core.system import parse_json
-from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
+from heddle.data.files import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SourceConfig, check_text
 from heddle.data.sources.labels import Answers, Span, as_iob2, tagged_text
-from heddle.data.sources.questions import Question, question_of
 from heddle.data.sources.records import Encoding, json_items, whole_lines
 
 LONGEST = 1 << 20  # bytes of a line of CoNLL
 LARGEST = 1 << 28  # bytes of a SQuAD file, which is parsed whole
+QUESTION = ("question", "qText", "text")  # the fields that hold a question, the first that there is
 BOUNDARY = "-DOCSTART-"  # the word that begins a document in CoNLL-2003
 Longest = Annotated[int, within("16 to 2**28 bytes", lambda longest: 16 <= longest <= 1 << 28)]
 
@@ -108,6 +109,47 @@ class ConllSource(SourceConfig):
     def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
         return [file_stamp(path) for path in find_files(self.path)]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its right answers, and its context if it has one; no answers: there are none, or they are unknown."""
+
+    text: str
+    answers: tuple[str, ...]
+    context: str | None
+    origin: str
+
+
+def question_of(row: dict[str, Any], origin: str) -> Question:
+    """Return the question of a row, in any of the forms in use."""
+    text = next((row[name] for name in QUESTION if name in row), None)
+    if not isinstance(text, str) or not text.strip():
+        found = ", ".join(map(str, row))[:120] or "none"
+        raise DataError(f"{origin}: want a question in {' or '.join(map(repr, QUESTION))}, found the fields {found}")
+    context = row.get("context")
+    if not isinstance(context, str | None):
+        raise DataError(f"{origin}: want a text in 'context', found {str(context)[:40]!r}")
+    answers = _answer_texts(row)
+    if answers is None or not all(isinstance(one, str) for one in answers):
+        raise DataError(f"{origin}: want a list of texts in 'answers', found {str(row.get('answers'))[:60]!r}")
+    return Question(text, tuple(dict.fromkeys(one for one in answers if one.strip())), context, origin)
+
+
+def _answer_texts(row: dict[str, Any]) -> list[Any] | None:
+    """Return the texts of answers, in any of the forms in use."""
+    match row:
+        case {"answers": {"text": list(texts)}} | {"answers": list(texts)} if not any(
+            isinstance(one, dict) for one in texts
+        ):
+            return list(texts)
+        case {"answers": list(found)} if all(isinstance(one, dict) for one in found):
+            return [one.get("text") for one in found]
+        case {"answer": str(text)}:
+            return [text]
+        case _ if "answers" not in row and "answer" not in row:
+            return []
+    return None
 
 
 @part("squad")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from heddle.core import EnvironmentFault, part
-from heddle.data.sources.decompress import UnreadableFile, open_text
+from heddle.data.files import UnreadableFile, open_text
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, read_bytes
 
 # Left out: installed packages, tests, and the tables of character sets, which are neither prose nor programs.

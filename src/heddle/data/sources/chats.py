@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from heddle.core import part
-from heddle.data.sources.decompress import file_stamp, find_files
+from heddle.data.files import file_stamp, find_files
 from heddle.data.sources.documents import Conversation, Document, DocumentCounter, FileStamp, SkipReason, SourceConfig
 from heddle.data.sources.readers import JSON, Longest
 from heddle.data.sources.records import Encoding, JsonRow, numbered, parse_row

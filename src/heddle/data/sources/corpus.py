@@ -11,7 +11,6 @@ from heddle.core import (
     ConfigError,
     DataError,
     Purpose,
-    UsageError,
     encode,
     key,
     part,
@@ -19,12 +18,10 @@ from heddle.core import (
     settings,
     within,
 )
-from heddle.data.sources.annotated import ConllSource
+from heddle.data.files import find_files
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
-from heddle.data.sources.chat_preferences import ChatPreferenceSource, preferences_at
-from heddle.data.sources.chats import ChatSource, holds_chats
-from heddle.data.sources.decompress import file_extension, find_files
+from heddle.data.sources.chats import ChatSource
 from heddle.data.sources.documents import (
     DigestSet,
     Document,
@@ -35,9 +32,9 @@ from heddle.data.sources.documents import (
     absolute_path,
 )
 from heddle.data.sources.labels import LabelKind
-from heddle.data.sources.prepared import RECORD, PreparedSource
-from heddle.data.sources.readers import CsvSource, JsonlSource, TextSource, TsvSource
-from heddle.data.sources.tables import DatasetsSource, ParquetSource
+from heddle.data.sources.preferences import ChatPreferenceSource
+from heddle.data.sources.prepared import PreparedSource
+from heddle.data.sources.readers import TextSource
 from heddle.text.chat import find_template
 from heddle.text.tokenizers import Tokenizer, split_into_chunks
 
@@ -45,7 +42,7 @@ BUFFER = 256  # documents whose digests are looked up together
 BUFFER_LETTERS = 1 << 20
 SAMPLE = 1 << 25  # characters from which a tokenizer learns: more changes its vocabulary little
 FEW_FILES = 200  # files; of fewer, one in twenty by its hash may by chance be none
-LABELLED = 0.1  # share of labelled documents that is held out, for there are few
+LABELLED = 0.1  # share of labelled documents, and of sounds and the like, that is held out, for there are few
 GOLDEN = 0x9E3779B97F4A7C15  # multiples of it, modulo 2**64, fill the range evenly
 
 
@@ -118,7 +115,7 @@ class TailSplit(SplitConfig):
         left = int(total * (1 - self.fraction))
         for document in read(sources, counter, DigestSet()):
             size = len(document.text)
-            if 0 < left < size and document.target is None and document.conversation is None and document.label is None:
+            if 0 < left < size and document.divisible:
                 yield Split.TRAIN, Document(document.text[:left], document.origin, document.group)
                 yield Split.VALID, Document(document.text[left:], document.origin, document.group)
             else:
@@ -175,7 +172,8 @@ class AutoSplit(SplitConfig):
         if len(texts) == len(sources) and sum(len(find_files(text.path, text.pattern)) for text in texts) < FEW_FILES:
             return TailSplit() if self.fraction is None else TailSplit(fraction=self.fraction)
         builtin = all(isinstance(source, BuiltinSource) for source in sources)
-        usual = 0.07 if builtin else LABELLED if any(s.labelled for s in sources) else HashSplit.fraction
+        few = any(source.labelled or source.medium is not None for source in sources)
+        usual = 0.07 if builtin else LABELLED if few else HashSplit.fraction
         return HashSplit(fraction=self.fraction or usual, seed=self.seed)
 
 
@@ -243,6 +241,11 @@ class CorpusConfig(Config):
     def edits(self) -> bool:
         """Tell whether this corpus holds pairs with prototypes, for an editor."""
         return any(source.edits for source in self.every)
+
+    @property
+    def medium(self) -> str | None:
+        """Return the medium of this corpus: sound, array; None: it holds text alone."""
+        return next((source.medium for source in self.every if source.medium is not None), None)
 
     @property
     def chats(self) -> bool:
@@ -356,44 +359,3 @@ def _sampled(texts: Iterator[str], limit: int) -> Iterator[str]:
             kept = [(rank, chunk) for rank, chunk in kept if rank < share]
             size = sum(len(chunk) for _, chunk in kept)
     return (chunk for _, chunk in kept)
-
-
-# --- from a plain path ------------------------------------------------------------------------------------------------
-
-
-def source_for(path: str) -> SourceConfig:
-    """Return the source that a path means, by its ending, of JSON by the first row; `builtin` is Python's library."""
-    if path == "builtin":
-        return BuiltinSource()
-    here = Path(path).expanduser()
-    if (here / RECORD).is_file():
-        return PreparedSource(path=path)
-    if here.is_dir() and {p.name for p in here.iterdir()} & {"dataset_info.json", "dataset_dict.json"}:
-        return DatasetsSource(name=path)
-    found = {READERS.get(file_extension(file).lower(), TextSource) for file in find_files(path)}
-    if len(found) > 1:
-        names = ", ".join(sorted(str(reader.kind) for reader in found))
-        raise UsageError(f"{path}: holds files of several kinds ({names}); name one, such as '{path}/*.jsonl'")
-    if not found:
-        raise UsageError(f"{path}: an empty folder")
-    reader = found.pop()
-    if reader is JsonlSource and (pairs := preferences_at(path)) is not None:
-        return pairs
-    return ChatSource(path=path) if reader is JsonlSource and holds_chats(path) else reader(path=path)
-
-
-FileReader = type[TextSource | JsonlSource | TsvSource | CsvSource | ParquetSource | ConllSource]
-READERS: dict[str, FileReader] = {
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), JsonlSource),
-    ".tsv": TsvSource,
-    ".csv": CsvSource,
-    ".parquet": ParquetSource,
-    **dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), ConllSource),
-}
-
-
-def corpus_for(path: str) -> CorpusConfig:
-    """Return a corpus for a path."""
-    if not path.strip():
-        raise ConfigError("data", want="a file, a folder or a pattern such as '*.txt'", got=path)
-    return CorpusConfig(sources=(source_for(path),))

@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -16,38 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import Config, encode, replace
+from heddle.data.files import FileStamp, SkipReason
+from heddle.data.media import Media
 from heddle.data.sources.labels import Label, LabelKind
 
 CONTROLS = bytes(b for b in range(32) if b not in b"\t\n\v\f\r\b\x1b") + b"\x7f"
 CONTROL_SHARE = 0.1  # beyond this share of control characters a document is not text
-FileStamp = list[str | int]  # one file as a fingerprint sees it: name, size, time of change
-
-
-class SkipReason(StrEnum):
-    """Why a document was skipped."""
-
-    EMPTY = "empty"
-    TOO_SHORT = "too_short"
-    NOT_UTF8 = "not_utf8"
-    BINARY = "binary"
-    DUPLICATE = "duplicate"
-    UNREADABLE = "unreadable"
-    BAD_JSON = "bad_json"
-    MISSING_FIELD = "missing_field"
-    TOO_LONG = "too_long"
-    BAD_TURNS = "bad_turns"  # no conversation, or none that the template takes
-    SAME_ANSWERS = "same_answers"  # a preference pair whose answers are equal
-    NO_ANSWER = "no_answer"  # a conversation in which the assistant says nothing
-
-    @property
-    def words(self) -> str:
-        """Return the reason as messages call it."""
-        return self.replace("_", " ")
-
-    @property
-    def fault(self) -> bool:
-        """Tell whether something is wrong with the document; one that is empty or left out by config is not wrong."""
-        return self not in (SkipReason.EMPTY, SkipReason.TOO_SHORT, SkipReason.DUPLICATE)
 
 
 @dataclass(frozen=True)
@@ -69,8 +42,9 @@ class Document:
 
     `rejected` makes it a preference pair: the answer that is worse than the target, to the same prompt, and
     `rejected_conversation` one of conversations. A labelled document may have a second text, `pair`; a pair a
-    `prototype`, which an editor reads after the text, and which may be empty. Documents of one `group` stay on one
-    side of a split, and so does a document whose text is the group's name.
+    `prototype`, which an editor reads after the text, and which may be empty. `media` makes it a sound or the like, of
+    which the text is the transcript. Documents of one `group` stay on one side of a split, and so does a document whose
+    text is the group's name.
     """
 
     text: str
@@ -83,6 +57,7 @@ class Document:
     rejected: str | None = None
     prototype: str | None = None
     rejected_conversation: Conversation | None = None
+    media: Media | None = None
 
     @cached_property
     def digest(self) -> int:
@@ -102,7 +77,14 @@ class Document:
             hashed.update(b"\xfa" + self.prototype.encode())
         if self.rejected_conversation is not None:
             hashed.update(b"\xf9" + self.rejected_conversation.plain.encode())
+        if self.media is not None:
+            hashed.update(b"\xf8" + self.media.digest)
         return int.from_bytes(hashed.digest(), "little")
+
+    @property
+    def divisible(self) -> bool:
+        """Tell whether it is a text alone, which may be divided in two."""
+        return self.target is None and self.conversation is None and self.label is None and self.media is None
 
     @property
     def texts(self) -> list[str]:
@@ -210,6 +192,11 @@ class SourceConfig(Config):
     path_fields: ClassVar[tuple[str, ...]] = ("path",)
     later_fields: ClassVar[tuple[str, ...]] = ("encoding",)
 
+    @classmethod
+    def at(cls, path: str) -> "SourceConfig | None":
+        """Return the source of this kind that a plain path means, where its files alone tell so, as media do."""
+        return None
+
     def identity(self) -> dict[str, Any]:
         """Return what tells the source from others, as plain data."""
         defaults = {field.name: field.default for field in fields(self)}  # type: ignore[arg-type]
@@ -225,6 +212,11 @@ class SourceConfig(Config):
     def edits(self) -> bool:
         """Tell whether its documents are pairs with prototypes, for an editor."""
         return False
+
+    @property
+    def medium(self) -> str | None:
+        """Return the medium of its documents, such as sound; None: they are texts."""
+        return None
 
     def absolute(self) -> Self:
         """Return the source with absolute paths, so that it means the same files in any working folder."""

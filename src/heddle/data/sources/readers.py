@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from heddle.core import DataError, part, within
+from heddle.data.files import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.annotated import ConllSource, SquadSource
 from heddle.data.sources.columns import Column, ColumnSource
-from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, read_bytes
 from heddle.data.sources.labels import LabelKind
 from heddle.data.sources.records import (

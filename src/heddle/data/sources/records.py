@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from heddle.core import DataError, hint, within
 from heddle.core.system import is_encoding
-from heddle.data.sources.decompress import UnreadableFile, file_extension, open_text, printable_path
+from heddle.data.files import UnreadableFile, file_extension, open_text, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, check_text, read_bytes
 
 BLOCK = 1 << 16  # bytes of a JSON array read at a time

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from heddle.core import DataError, MissingExtra, UsageError, first_line, part, replace
-from heddle.data.sources.decompress import file_stamp, find_files, printable_path
+from heddle.data.files import file_stamp, find_files, printable_path
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, absolute_path
 from heddle.data.sources.readers import Longest
 from heddle.data.sources.records import Value, document_of

@@ -20,8 +20,9 @@ from heddle.decoding.runtime.limits import (
     has_kv_cache,
     longest_row,
     pad_rows,
+    pad_sources,
 )
 from heddle.decoding.runtime.prefill import Prefill, PrefillOptions, prepare_prefill, read_all, with_capacity
 from heddle.decoding.runtime.prefix_cache import PrefixCache
-from heddle.decoding.runtime.requests import Deadline, FinishReason, Prompt, Request, make_requests
+from heddle.decoding.runtime.requests import Deadline, FinishReason, Prompt, Request, Source, make_requests
 from heddle.decoding.runtime.streaming import Streaming, StreamingConfig, check_cache

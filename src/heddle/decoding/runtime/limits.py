@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import overload
 
 import torch
 from jaxtyping import Int
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.core.shapes import Ids
+from heddle.decoding.runtime.requests import Source
 from heddle.models.networks import AutoregressiveModel, BaseTower, Model
 from heddle.nn.base import Module
 
@@ -20,8 +22,17 @@ def check_prompt(
     return _check_ids(model, None if endless else model.decoder_tower, prompt, begin, "prompt")
 
 
-def check_source(model: AutoregressiveModel, source: Sequence[int], begin: int | None = None) -> Sequence[int]:
-    """Return the source, or `begin` if it is empty; refuse what the encoder cannot read."""
+@overload
+def check_source(model: AutoregressiveModel, source: Sequence[int], begin: int | None = None) -> Sequence[int]: ...
+@overload
+def check_source(model: AutoregressiveModel, source: Source, begin: int | None = None) -> Source: ...
+def check_source(model: AutoregressiveModel, source: Source, begin: int | None = None) -> Source:
+    """Return the source, or `begin` if it is empty; refuse what the encoder cannot read, such as ids for features."""
+    if isinstance(source, Tensor):
+        model.source_tower.embedding.check_input(source)
+        return source
+    if model.reads != "ids":
+        raise UsageError(f"source: want {model.reads} of features, because the model reads no text, got ids of tokens")
     return _check_ids(model, model.source_tower, source, begin, "source")
 
 
@@ -79,6 +90,16 @@ def pad_rows(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Ids, 
     longest = max(lengths)
     ids = torch.tensor([[*row, *(0,) * (longest - len(row))] for row in rows], device=device)
     return ids, None if min(lengths) == longest else torch.tensor(lengths, device=device)
+
+
+def pad_sources(sources: Sequence[Source], device: torch.device) -> tuple[Tensor, Int[Tensor, " batch"] | None]:
+    """Return sources as one tensor, padded, and their lengths, as `pad_rows` does; images are all of one shape."""
+    features = [source for source in sources if isinstance(source, Tensor)]
+    if len(features) < len(sources):
+        return pad_rows([source for source in sources if not isinstance(source, Tensor)], device)
+    lengths = [len(source) for source in features]
+    padded = torch.nn.utils.rnn.pad_sequence(features, batch_first=True).to(device)
+    return padded, None if min(lengths) == max(lengths) else torch.tensor(lengths, device=device)
 
 
 @contextlib.contextmanager

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from heddle.core import UsageError
 from heddle.core.shapes import Stream
-from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, longest_row, pad_rows
+from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, longest_row, pad_rows, pad_sources
 from heddle.decoding.runtime.prefix_cache import PrefixCache, common_prefixes
-from heddle.decoding.runtime.requests import FinishReason, Prompt, Request
+from heddle.decoding.runtime.requests import FinishReason, Prompt, Request, Source
 from heddle.decoding.runtime.streaming import Streaming, StreamingConfig
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import KVCacheConfig, State
@@ -42,7 +42,7 @@ class Prefill:
     """Prompts that a model can read, with the sources of an encoder-decoder, and how far each row may go."""
 
     prompts: tuple[Prompt, ...]  # with an encoder-decoder: the beginning of each target
-    sources: tuple[Prompt, ...] | None
+    sources: tuple[Source, ...] | None
     ends: tuple[int, ...]  # the length, prompt included, at which each row must end
     end_reasons: tuple[FinishReason, ...]  # why it must end there
     chunk: int  # tokens of each row read at once
@@ -87,7 +87,7 @@ class Prefill:
     def _initial_state(self, model: AutoregressiveModel, rows: Sequence[int], capacity: int) -> State:
         memory = None
         if self.sources is not None:
-            memory = model.encode(*pad_rows([self.sources[row] for row in rows], device_of(model)))
+            memory = model.encode(*pad_sources([self.sources[row] for row in rows], device_of(model)))
         state = model.new_state(len(rows), capacity, memory)
         return dataclasses.replace(state, cache=self.cache)
 
@@ -113,7 +113,7 @@ class Prefill:
 
     def _run_cached(self, model: AutoregressiveModel, prefix_cache: PrefixCache) -> tuple[Vectors, State]:
         """Read all prompts, each from its longest cached prefix; prefixes that several share are read first."""
-        rows = self.rows()
+        rows = self._text_rows()
         common = [one for one in common_prefixes(rows) if not prefix_cache.contains(*one, self.cache)]
         if common:
             sources = None if self.sources is None else tuple(source for _, source in common if source is not None)
@@ -123,7 +123,7 @@ class Prefill:
 
     def _run_from_cache(self, model: AutoregressiveModel, prefix_cache: PrefixCache) -> tuple[Vectors, State]:
         """Read each prompt from its longest cached prefix, and store the state after it."""
-        rows = self.rows()
+        rows = self._text_rows()
         found = [prefix_cache.find(ids[:-1], source, self.cache) for ids, source in rows]
         prefix_cache.reused_tokens += sum(one.length for one in found if one is not None)
         uncached = [row for row, one in enumerate(found) if one is None]
@@ -138,9 +138,13 @@ class Prefill:
             prefix_cache.store(ids, state, source, row=row)
         return vectors, state
 
-    def rows(self) -> list[tuple[Prompt, Prompt | None]]:
+    def _text_rows(self) -> list[tuple[Prompt, Prompt | None]]:
+        """Return each prompt with its source as ids, which a cache of prefixes keeps apart."""
+        return [(prompt, source if isinstance(source, Sequence) else None) for prompt, source in self.rows()]
+
+    def rows(self) -> list[tuple[Prompt, Source | None]]:
         """Return each prompt with its source."""
-        sources: Sequence[Prompt | None] = (None,) * len(self.prompts) if self.sources is None else self.sources
+        sources: Sequence[Source | None] = (None,) * len(self.prompts) if self.sources is None else self.sources
         return list(zip(self.prompts, sources, strict=True))
 
 
@@ -167,6 +171,8 @@ def prepare_prefill(
 ) -> Prefill:
     """Check prompts and sources, and compute how far each row may go."""
     streaming = None if options.streaming is None else Streaming(model, options.streaming)
+    if model.reads != "ids":
+        prefix_cache = None  # two sources of features are hardly ever the same
     if prefix_cache is not None and prefix_cache.model is not model:
         raise UsageError("prefix_cache: want one of this model, got one of another")
     endless = streaming is not None
@@ -186,7 +192,7 @@ def prepare_prefill(
 
 def _sources(
     model: AutoregressiveModel, requests: Sequence[Request], options: PrefillOptions
-) -> tuple[Prompt, ...] | None:
+) -> tuple[Source, ...] | None:
     sources = [request.source for request in requests if request.source is not None]
     if not model.reads_source:
         if sources:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
+from torch import Tensor
+
 from heddle.core import UsageError
 from heddle.decoding.constraints import Constraint
 
 Prompt = Sequence[int]
+Source = Prompt | Tensor  # of an encoder-decoder: ids, or the features of a sound or an image
 
 
 class FinishReason(StrEnum):
@@ -27,11 +30,11 @@ class Request:
     """What one row starts from: a prompt, the source of an encoder-decoder, and a constraint on the new tokens."""
 
     ids: Prompt = ()  # with an encoder-decoder: the beginning of the target
-    source: Prompt | None = None
+    source: Source | None = None
     constraint: Constraint | None = None
 
 
-def make_requests(prompts: Sequence[Prompt], sources: Sequence[Prompt] | None = None) -> list[Request]:
+def make_requests(prompts: Sequence[Prompt], sources: Sequence[Source] | None = None) -> list[Request]:
     """Return a request for each prompt, with its source if there are sources, without constraints."""
     if sources is None:
         return [Request(prompt) for prompt in prompts]

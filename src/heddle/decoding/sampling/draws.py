@@ -6,6 +6,7 @@ generator; rows of different prompts draw independently; and a prompt that ends 
 exactly as the earlier run did. Equal prompts with equal seeds give equal texts; `samples` gives several per prompt.
 """
 
+import hashlib
 from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
@@ -36,8 +37,10 @@ class RowPosition(NamedTuple):
         return RowPosition(self.sample, self.length + 1, None if self.past is None else _extend_hash(self.past, id))
 
 
-def hash_ids(ids: Sequence[int], source: Sequence[int] | None = None) -> int:
-    """Return a hash of ids, after a source if there is one; it can be extended id by id."""
+def hash_ids(ids: Sequence[int], source: Sequence[int] | Tensor | None = None) -> int:
+    """Return a hash of ids, after a source if there is one, ids or features; it can be extended id by id."""
+    if isinstance(source, Tensor):
+        source = list(hashlib.blake2b(source.double().cpu().numpy().tobytes(), digest_size=8).digest())
     start = 0 if source is None else key(reduce(_extend_hash, source, 0), Purpose.SAMPLING, "source")
     return reduce(_extend_hash, ids, start)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, UsageError, check_at_least, settings
-from heddle.decoding.runtime import check_source, device_of, eval_mode, has_kv_cache, pad_rows
+from heddle.decoding.runtime import check_source, device_of, eval_mode, has_kv_cache, pad_rows, pad_sources
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
 
@@ -282,7 +282,7 @@ def _read_given(
     rows: list[tuple[NDArray[np.int64], int]],
     token_loss: TokenLoss,
 ) -> list[Tensor]:
-    memory = model.encode(*pad_rows(sources, device_of(model)))
+    memory = model.encode(*pad_sources(sources, device_of(model)))
     ids, _ = pad_rows([row.tolist() for row, _ in rows], device_of(model))
     ends, starts = (torch.tensor(edge) for edge in zip(*((len(row) - 1, known) for row, known in rows), strict=True))
     place = torch.arange(ids.shape[1] - 1)

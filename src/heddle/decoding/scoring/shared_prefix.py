@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.runtime import check_prompt, check_source, device_of, eval_mode, pad_rows
+from heddle.decoding.runtime import check_prompt, check_source, device_of, eval_mode, pad_rows, pad_sources
 from heddle.decoding.sampling import check_logits
 from heddle.models.networks import AutoregressiveModel, LanguageModel
 from heddle.nn.state import State
@@ -140,7 +140,7 @@ def _state_before(model: AutoregressiveModel, texts: list[SharedPrefix], begun: 
         model.reserve(capacity)
         return begun.select(torch.zeros(len(texts), dtype=torch.long, device=begun.lengths.device)).resize(capacity)
     sources = [check_source(model, text.source) for text in texts if text.source is not None]
-    memory = model.encode(*pad_rows(sources, device_of(model))) if sources else None
+    memory = model.encode(*pad_sources(sources, device_of(model))) if sources else None
     return model.new_state(len(texts), capacity, memory)
 
 

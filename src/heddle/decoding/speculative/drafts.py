@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heddle.core import ConfigError, UsageError, check_at_least
 from heddle.decoding.generation import ActiveRow, GenerationConfig, TokenChooser, process_logits
-from heddle.decoding.runtime import CaptureMode, Prefill, Request, capture_mode, eval_mode, prepare_prefill
+from heddle.decoding.runtime import CaptureMode, Prefill, Request, Source, capture_mode, eval_mode, prepare_prefill
 from heddle.decoding.sampling import NEG_INF, History, Logits, RowPosition, inverse_cdf
 from heddle.decoding.speculative.block_decoder import BlockDecoder, block_decoder
 from heddle.models.networks import AutoregressiveModel
@@ -31,7 +31,7 @@ class SpeculativeRow:
 
     row: ActiveRow
     ids: list[int]  # prompt and new tokens
-    source: Sequence[int] | None
+    source: Source | None
     new: int = 0  # new tokens among them
     ended: bool = False
     history: History | None = None  # if a penalty needs it
@@ -266,7 +266,8 @@ class LookupDraft(Draft):
     def begin(
         self, model: AutoregressiveModel, prefill: Prefill, config: GenerationConfig, mode: CaptureMode | None
     ) -> Drafter:
-        sources = [source for _, source in prefill.rows() for _ in range(config.samples)]
+        given = [source if isinstance(source, Sequence) else None for _, source in prefill.rows()]  # features have none
+        sources = [source for source in given for _ in range(config.samples)]
         return _LookupDrafter([NgramIndex(self.longest, source) for source in sources])
 
 

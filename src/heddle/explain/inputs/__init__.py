@@ -7,7 +7,7 @@ from heddle.explain.inputs.forward import (
     EncoderReading,
     PairReading,
     Reading,
-    Side,
+    TokenSequence,
     replaced_embeddings,
 )
 from heddle.explain.inputs.options import DEFAULT, WHATS, ExplainFields, ExplainOptions, explain_options

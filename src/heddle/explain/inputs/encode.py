@@ -18,6 +18,8 @@ def read(model: Model, tokenizer: Tokenizer | None, text: str | Sequence[int], o
     refusal = UsageError(
         f"explain: want a language model, an encoder-decoder or an encoder, got {type(model).__name__}"
     )
+    if model.reads != "ids":
+        raise UsageError(f"explain: want a model of texts, got one of {model.reads}")
     if model.reads_source:
         pair, source = require(model, EncoderDecoder, refusal), _ids(text, tokenizer, "source")
         return PairReading(pair, tokenizer, source, _written(pair, tokenizer, source, options))
@@ -26,8 +28,6 @@ def read(model: Model, tokenizer: Tokenizer | None, text: str | Sequence[int], o
     if model.can_generate:
         return DecoderReading(require(model, LanguageModel, refusal), tokenizer, _ids(text, tokenizer, "prompt"))
     encoder = require(model, Encoder, refusal)
-    if encoder.vocab is None:
-        raise UsageError("explain: want a model of texts, got one of images")
     return EncoderReading(encoder, tokenizer, _ids(text, tokenizer, "encoder"))
 
 

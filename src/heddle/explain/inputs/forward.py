@@ -22,7 +22,7 @@ CHUNK = 1 << 13  # tokens of copies of a text that are read at once
 
 
 @dataclass(frozen=True)
-class Side:
+class TokenSequence:
     """A row of tokens that a tower of the model reads."""
 
     name: str
@@ -37,7 +37,7 @@ class Reading(ABC):
 
     model: Model
     tokenizer: Tokenizer | None
-    sides: tuple[Side, ...]  # the last one is predicted
+    sequences: tuple[TokenSequence, ...]  # the last one is predicted
     recomputes: bool = False  # whether an observer is calling the model's modules: no step of the forward pass
 
     @contextlib.contextmanager
@@ -50,13 +50,13 @@ class Reading(ABC):
             self.recomputes = before
 
     @property
-    def main(self) -> Side:
-        """Return the side whose tokens are predicted."""
-        return self.sides[-1]
+    def main(self) -> TokenSequence:
+        """Return the sequence whose tokens are predicted."""
+        return self.sequences[-1]
 
-    def ids(self, side: Side, rows: int = 1) -> Tensor:
-        """Return the ids of a side as a batch of equal rows."""
-        return torch.tensor(side.ids, device=device_of(self.model)).expand(rows, -1)
+    def ids(self, sequence: TokenSequence, rows: int = 1) -> Tensor:
+        """Return the ids of a sequence as a batch of equal rows."""
+        return torch.tensor(sequence.ids, device=device_of(self.model)).expand(rows, -1)
 
     def logits(self) -> Tensor:
         """Return the logits of one forward pass, [1, length, vocab], or [1, classes]."""
@@ -71,7 +71,7 @@ class Reading(ABC):
 
     @abstractmethod
     def forward(self) -> Tensor:
-        """Run the model once on all sides."""
+        """Run the model once on all sequences."""
 
     @abstractmethod
     def head_logits(self, hidden: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class DecoderReading(Reading):
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer | None, ids: Sequence[int]) -> None:
         self.model, self.tokenizer, self.language_model = model, tokenizer, model
         ids = tuple(check_prompt(model, ids))
-        self.sides = (_side("text", ids, tokenizer, model, ""),)
+        self.sequences = (_token_sequence("text", ids, tokenizer, model, ""),)
 
     def forward(self) -> Tensor:
         return self.language_model.logits(self.ids(self.main))
@@ -158,16 +158,16 @@ class PairReading(Reading):
         self.memory: Memory | None = None  # of the last pass
         read, written = tuple(check_source(model, source)), tuple(check_prompt(model, output))
         writer = None if tokenizer is None else tokenizer.for_target
-        self.sides = (
-            _side("source", read, tokenizer, model.encoder, "encoder."),
-            _side("output", written, writer, model.decoder, "decoder."),
+        self.sequences = (
+            _token_sequence("source", read, tokenizer, model.encoder, "encoder."),
+            _token_sequence("output", written, writer, model.decoder, "decoder."),
         )
 
     def token(self, id: int) -> str:
         return f"#{id}" if self.tokenizer is None else self.tokenizer.for_target.token(id)
 
     def forward(self) -> Tensor:
-        self.memory = self.pair.encode(self.ids(self.sides[0]))
+        self.memory = self.pair.encode(self.ids(self.sequences[0]))
         return self.pair.logits(self.ids(self.main), Context(memory=self.memory))
 
     def head_logits(self, hidden: Tensor) -> Tensor:
@@ -185,12 +185,12 @@ class PairReading(Reading):
         return self._predicted_tokens(text)
 
     def logprob(self, target: Sequence[int], rows: int = 1) -> Tensor:
-        memory = self.pair.encode(self.ids(self.sides[0], rows))
+        memory = self.pair.encode(self.ids(self.sequences[0], rows))
         hidden = self.pair(_continued(self.ids(self.main, rows), target), Context(memory=memory))
         return _sum_logprobs(self.head_logits(hidden[:, -len(target) :]), target)
 
     def with_output(self, output: Sequence[int]) -> "PairReading":
-        return PairReading(self.pair, self.tokenizer, self.sides[0].ids, output)
+        return PairReading(self.pair, self.tokenizer, self.sequences[0].ids, output)
 
     def name_target(self, target: Sequence[int]) -> str:
         return "".join(self.token(id) for id in target)
@@ -202,7 +202,7 @@ class EncoderReading(Reading):
     def __init__(self, model: Encoder, tokenizer: Tokenizer | None, ids: Sequence[int]) -> None:
         self.model, self.tokenizer, self.encoder = model, tokenizer, model
         row = tuple(int(id) for id in check_encoder_input(model, list(ids)))
-        self.sides = (_side("text", row, tokenizer, model, ""),)
+        self.sequences = (_token_sequence("text", row, tokenizer, model, ""),)
         self.mask = None if tokenizer is None else tokenizer.special_tokens.mask
 
     @cached_property
@@ -301,9 +301,11 @@ def needs_tokenizer(tokenizer: Tokenizer | None, what: str) -> Tokenizer:
     return tokenizer
 
 
-def _side(name: str, ids: tuple[int, ...], tokenizer: Tokenizer | None, tower: BaseTower, prefix: str) -> Side:
+def _token_sequence(
+    name: str, ids: tuple[int, ...], tokenizer: Tokenizer | None, tower: BaseTower, prefix: str
+) -> TokenSequence:
     texts = tuple(f"#{id}" if tokenizer is None else tokenizer.token(id) for id in ids)
-    return Side(name, ids, texts, tower, prefix)
+    return TokenSequence(name, ids, texts, tower, prefix)
 
 
 def _continued(ids: Tensor, target: Sequence[int]) -> Tensor:
@@ -317,13 +319,13 @@ def _sum_logprobs(logits: Tensor, target: Sequence[int]) -> Tensor:
 
 
 @contextlib.contextmanager
-def replaced_embeddings(given: Mapping[Side, Tensor]) -> Iterator[None]:
+def replaced_embeddings(given: Mapping[TokenSequence, Tensor]) -> Iterator[None]:
     """Let towers see these vectors in place of their embedded tokens; further tokens keep their own."""
     with contextlib.ExitStack() as hooks:
-        for side, vectors in given.items():
+        for sequence, vectors in given.items():
 
             def swap(_module: object, _inputs: object, output: Tensor, vectors: Tensor = vectors) -> Tensor:
                 return torch.cat((vectors, output[:, vectors.shape[1] :]), 1)
 
-            hooks.callback(side.tower.embedding.register_forward_hook(swap).remove)
+            hooks.callback(sequence.tower.embedding.register_forward_hook(swap).remove)
         yield

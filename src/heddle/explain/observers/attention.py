@@ -30,8 +30,8 @@ class AttentionMap:
 
     name: str
     kind: str  # self, cross or convolution
-    queries: str  # the side whose tokens attend
-    keys: str  # the side whose tokens are attended to
+    queries: str  # the sequence whose tokens attend
+    keys: str  # the sequence whose tokens are attended to
     weights: Tensor
     sink: Tensor | None  # what each row lacks to one: a learned sink, or taps outside of the row; None: nothing
 
@@ -87,10 +87,10 @@ def attention_map(reading: Reading, call: PartCall) -> AttentionMap:
     exact, weights = weights.dtype not in (torch.bfloat16, torch.float16), upcast(weights).cpu()
     cross = isinstance(call.part, CrossAttention | AttentionRNN)
     rest = 1 - weights.sum(-1)
-    keys = reading.sides[0].name if cross else call.side.name
+    keys = reading.sequences[0].name if cross else call.sequence.name
     sink = rest if bool((rest > (EPS if exact else HALF_EPS)).any()) else None
     kind = "cross" if cross else "convolution" if isinstance(call.part, Convolution) else "self"
-    return AttentionMap(call.name, kind, call.side.name, keys, weights, sink)
+    return AttentionMap(call.name, kind, call.sequence.name, keys, weights, sink)
 
 
 def attention_weights(call: PartCall) -> Tensor:

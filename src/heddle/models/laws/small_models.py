@@ -196,6 +196,15 @@ def idle(config: Any, name: str) -> bool:
     return name.endswith("part.key_norm.bias" if normed else "part.key.bias")
 
 
+def as_source(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Return tokens as a source that the model reads: themselves or, for frames, features of each token's own."""
+    if model.reads == "ids":
+        return tokens
+    shape = model.towers[0].item_shape
+    table = torch.randn(VOCAB, *shape, generator=torch.Generator().manual_seed(9))
+    return table.to(next(model.parameters()).dtype)[tokens]
+
+
 class Given(torch.nn.Module):
     """An encoder-decoder with a fixed source, so that its decoder can be tested as a language model."""
 
@@ -205,7 +214,7 @@ class Given(torch.nn.Module):
         self.head, self.embedding, self.position = model.head, model.decoder.embedding, model.decoder.position
 
     def memory(self, batch: int) -> Memory:
-        return self.model.encode(self.source).map(lambda t: t.expand(batch, *t.shape[1:]))
+        return self.model.encode(as_source(self.model, self.source)).map(lambda t: t.expand(batch, *t.shape[1:]))
 
     def forward(self, inputs: torch.Tensor, ctx: Context | None = None) -> Any:
         ctx = Context() if ctx is None else ctx

@@ -10,9 +10,16 @@ from heddle.models.networks.model import Model, NetworkConfig, TieConfig, check_
 from heddle.models.networks.tower import BaseTower, Tower, TowerConfig
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place
-from heddle.nn.ends import EmbeddingConfig, FullEmbeddingConfig, Images, SegmentedEmbeddingConfig
+from heddle.nn.ends import EmbeddingConfig, Frames, FullEmbeddingConfig, Images, SegmentedEmbeddingConfig
 from heddle.nn.layers import NoNormConfig, NormConfig
-from heddle.nn.outputs import DenseFirstTokenConfig, MaskedTokenOutputConfig, Output, OutputConfig, PoolingConfig
+from heddle.nn.outputs import (
+    CtcOutputConfig,
+    DenseFirstTokenConfig,
+    MaskedTokenOutputConfig,
+    Output,
+    OutputConfig,
+    PoolingConfig,
+)
 from heddle.nn.positions import NoPositionConfig, PositionConfig
 from heddle.nn.stack import PlanConfig
 from heddle.nn.state import Memory
@@ -32,13 +39,13 @@ class RereadingDecoderConfig(Config):
 
 @part("encoder")
 class EncoderConfig(NetworkConfig):
-    """Encoder: read a row of tokens, or an image, as a whole.
+    """Encoder: read a row of tokens, a sound or an image as a whole.
 
     width: numbers in the vector of each position.
     context: most tokens of a row.
     plan: the layers.
-    vocab: how many token ids there are; None: the inputs are images.
-    embedding: how ids, or patches of an image, become vectors.
+    vocab: how many token ids there are; None: there are none, because inputs are images and outputs classes.
+    embedding: how ids, frames of features, or patches of an image, become vectors.
     position: how the model knows the order of tokens.
     norm: normalization after the last layer.
     pooling: how a row becomes one vector, where outputs need it.
@@ -70,6 +77,8 @@ class EncoderConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
+        if self.embedding.reads == "images" and self.vocab is not None:
+            raise ConfigError("vocab", want="none, because the inputs are images", got=self.vocab)
         names = [output.name for output in self.outputs]
         if len(set(names)) < len(names):
             raise ConfigError("outputs", want="a name for each of its own", got=names)
@@ -88,6 +97,9 @@ class EncoderConfig(NetworkConfig):
             return self
         ties = tuple(tie for tie in self.ties if not tie.share.startswith(self.training_only))
         return replace(self, generator=None, ties=ties)
+
+    def with_ctc(self, output: CtcOutputConfig) -> "EncoderConfig":
+        return self if output.name in [one.name for one in self.outputs] else self.with_output(output)
 
     def with_output(self, output: OutputConfig) -> "EncoderConfig":
         """Return the encoder with this output alone; pooling, where the output needs it, is its own, or BERT's."""
@@ -109,6 +121,7 @@ class Encoder(Model, BaseTower):
         super().__init__()
         self.config, self.context, self.vocab = config, config.context, config.vocab
         self.build_tower(config, config.vocab, config.width, Place(sight="all", context=config.context))
+        self.inputs_vocab = config.vocab if config.embedding.reads == "ids" else None
         self.pooling = None if config.pooling is None else config.pooling.build(config.width)
         self.segments = max((found.segments for found in find(config.embedding, SegmentedEmbeddingConfig)), default=0)
         self.outputs = nn.ModuleDict({o.name: o.build(config.vocab, config.width) for o in config.outputs})
@@ -124,7 +137,7 @@ class Encoder(Model, BaseTower):
     def towers(self) -> tuple[BaseTower, ...]:
         return (self,) if self.decoder is None else (self, self.decoder)
 
-    def run(self, inputs: Ids | Images, ctx: Context) -> tuple[Stream, Context]:
+    def run(self, inputs: Ids | Images | Frames, ctx: Context) -> tuple[Stream, Context]:
         """Return the last layer's vectors, and the context with all notes."""
         if ctx.state is not None:
             raise UsageError("an encoder sees the whole row: it cannot continue from a state")
@@ -146,9 +159,9 @@ class Encoder(Model, BaseTower):
         """Return the context of padded rows, of one text or of two; segments that it has no vectors for are ignored."""
         return Context(lengths=lengths, segments=segments if self.segments > 1 else None)
 
-    def forward(self, inputs: Ids | Images, ctx: Context | None = None) -> Stream:
+    def forward(self, inputs: Ids | Images | Frames, ctx: Context | None = None) -> Stream:
         """Return the last layer's vectors; `outputs` turn them into scores."""
-        check_inputs(inputs, self.vocab)
+        check_inputs(inputs, self.inputs_vocab)
         return self.run(inputs, Context() if ctx is None else ctx)[0]
 
     def logits(self, inputs: Ids, ctx: Context | None = None) -> Tensor:
@@ -157,7 +170,7 @@ class Encoder(Model, BaseTower):
         return self.scores(outputs[0].name if len(outputs) == 1 else self.masked_output(), inputs, ctx)
 
     def token_vectors(
-        self, ids: Ids, lengths: Int[Tensor, " batch"] | None
+        self, ids: Ids | Images | Frames, lengths: Int[Tensor, " batch"] | None
     ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
         x, ctx = self.run(ids, Context(lengths=lengths))
         return x, ctx.real(x)
@@ -186,7 +199,7 @@ class Encoder(Model, BaseTower):
             raise UsageError("pooling makes one vector of a row: want one document a row, got packed documents")
         return self.pooling(x, ctx)  # type: ignore[no-any-return]
 
-    def pooled(self, inputs: Ids | Images, ctx: Context | None = None) -> Float[Tensor, "batch width"]:
+    def pooled(self, inputs: Ids | Images | Frames, ctx: Context | None = None) -> Float[Tensor, "batch width"]:
         """Return one vector for each row."""
         return self.pool(*self.run(inputs, Context() if ctx is None else ctx))
 
@@ -199,12 +212,14 @@ class Encoder(Model, BaseTower):
         assert isinstance(found, Output)
         return found
 
-    def scores(self, name: str, inputs: Ids | Images, ctx: Context | None = None) -> Tensor:
+    def scores(self, name: str, inputs: Ids | Images | Frames, ctx: Context | None = None) -> Tensor:
         """Return the scores of an output for each token or row."""
         output, (x, ctx) = self.output(name), self.run(inputs, Context() if ctx is None else ctx)
         return output.scores(x if output.reads == "tokens" else self.pool(x, ctx), ctx)
 
-    def nll(self, name: str, inputs: Ids | Images, labels: Tensor, ctx: Context | None = None) -> Float[Tensor, "..."]:
+    def nll(
+        self, name: str, inputs: Ids | Images | Frames, labels: Tensor, ctx: Context | None = None
+    ) -> Float[Tensor, "..."]:
         """Return the loss of an output in nats, for each label."""
         output, (x, ctx) = self.output(name), self.run(inputs, Context() if ctx is None else ctx)
         return output.nll(x if output.reads == "tokens" else self.pool(x, ctx), labels, ctx)

@@ -54,6 +54,9 @@ class LanguageModelConfig(NetworkConfig):
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
         if find(self.plan, PoolConfig):
             raise ConfigError("plan", want="no pool, because every token needs its own output", got="pool")
+        if self.embedding.reads != "ids":
+            want = "one of ids, because a language model reads and writes the same tokens"
+            raise ConfigError("embedding", want=want, got=self.embedding.kind)
         if self.head.copies:
             raise ConfigError("head", want="one that does not copy, because there is no source", got=self.head.kind)
 

@@ -14,8 +14,8 @@ from heddle.core.system import is_shared, pause
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
 from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialize
-from heddle.nn.ends import Head
-from heddle.nn.outputs import OutputConfig
+from heddle.nn.ends import Frames, Head, Images
+from heddle.nn.outputs import CtcOutputConfig, Output, OutputConfig
 from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import Memory, State
 
@@ -67,6 +67,10 @@ class NetworkConfig(ModelConfig, ABC):
         """Return the network with this output alone, as classification, tagging and the like need it."""
         raise ConfigError("model.kind", want=f"encoder, because the output is {output.kind}", got=self.kind)
 
+    def with_ctc(self, output: CtcOutputConfig) -> "NetworkConfig":
+        """Return the network with a CTC output for its frames, unless it has an output of that name."""
+        raise ConfigError("model.kind", want="encoder or encoder_decoder, because CTC reads frames", got=self.kind)
+
     def finished(self) -> "NetworkConfig":
         """Return the network without what it has for training only."""
         return self
@@ -86,6 +90,7 @@ class Model(Module, ABC):
     vocab: int | None
     context: int  # the length it is made for
     depth: int  # layers, of all towers
+    reads: str  # what its inputs, or its sources, are: ids, frames or images
     auxiliary: "list[HasAuxiliaryLoss]"  # parts that add to the loss or record metrics
     compute: torch.dtype | None = None  # of the stream; None: that of the weights
 
@@ -109,7 +114,11 @@ class Model(Module, ABC):
         """Tell whether it writes a target from a source."""
         return self.config.reads_source
 
-    def encode(self, source: Ids, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
+    def output(self, name: str) -> Output:
+        """Return an output of the encoder's vectors by name, or refuse."""
+        raise UsageError(f"want a model with the output {name}; {self.config.noun} has none")
+
+    def encode(self, source: Ids | Images | Frames, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
         """Read sources, of which the first `lengths` tokens of each row are real; None: all."""
         raise self._no_source()
 
@@ -122,7 +131,7 @@ class Model(Module, ABC):
 
     @abstractmethod
     def token_vectors(
-        self, ids: Ids, lengths: Int[Tensor, " batch"] | None
+        self, ids: Ids | Images | Frames, lengths: Int[Tensor, " batch"] | None
     ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
         """Return the last layer's vectors of texts that are to be understood, and which are real; None: all."""
 

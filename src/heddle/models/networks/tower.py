@@ -10,7 +10,7 @@ from heddle.core import Config, ConfigError, find, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.attention import AttentionConfig, ValueResidualConfig
 from heddle.nn.base import Context, Module, Place, SelfAttentionConfig, Sight
-from heddle.nn.ends import Embedding, EmbeddingConfig, FullEmbeddingConfig, Images
+from heddle.nn.ends import Embedding, EmbeddingConfig, Frames, FullEmbeddingConfig, Images
 from heddle.nn.layers import NoNormConfig, NormConfig, base_mask, clamp_padding, query_steps
 from heddle.nn.positions import NoPositionConfig, Position, PositionConfig
 from heddle.nn.stack import LoopConfig, PlanConfig, PlanOutput, SteppedLoopConfig
@@ -50,21 +50,25 @@ class BaseTower(Module):
     """norm(stack(embedding(ids) + positions)); the names of these four modules are part of the checkpoint format."""
 
     sight: Sight
+    embedding_kind: str | None
+    reads: str  # what the embedding reads: ids, frames, images
+    item_shape: tuple[int, ...] | None  # of a frame or an image that the embedding reads
     embedding: Embedding
     position: Position
 
     def build_tower(self, config: TowerFields, vocab: int | None, width: int, place: Place) -> None:
         """Build the four modules."""
-        self.sight = place.sight
+        self.sight, self.embedding_kind = place.sight, config.embedding.kind
+        self.item_shape, self.reads = config.embedding.item_shape, config.embedding.reads
         place = place_for(config, width, place)
-        self.embedding = config.embedding.build(vocab, width, place)
+        self.embedding = config.embedding.build(vocab if config.embedding.reads == "ids" else None, width, place)
         self.position = config.position.build(width, place)
         self.stack = config.plan.build(width, place.child("stack") if place.path else place)
         self.norm = config.norm.build(width)
 
     def run_tower(
         self,
-        inputs: Ids | Images,
+        inputs: Ids | Images | Frames,
         ctx: Context,
         compute: torch.dtype | None,
         feed: Callable[[Stream], Stream] | None = None,
@@ -75,8 +79,10 @@ class BaseTower(Module):
             self.position.reserve(length)
         if ctx.positions is None and ctx.state is not None:
             ctx = dataclasses.replace(ctx, positions=clamp_padding(query_steps(ctx, length, inputs.device), ctx, at=0))
+        given = ctx  # with the lengths of the inputs, of which some embeddings make fewer vectors
+        ctx = dataclasses.replace(ctx, lengths=self.embedding.real_lengths(ctx.lengths))
         ctx = dataclasses.replace(ctx, allowed=base_mask(ctx, length, self.sight, inputs.device))
-        x = self.embedding(inputs, ctx)
+        x = self.embedding(inputs, given)
         x = x if compute is None else x.to(compute)
         x, ctx = self.position(x if feed is None else feed(x), ctx)
         x, ctx = self.stack(x, ctx.note("entry", x) if ctx.keep else ctx)

@@ -25,6 +25,7 @@ from heddle.models.presets.recurrent import (
     window_lm,
 )
 from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
+from heddle.models.presets.speech import speech_ctc, speech_lstm, speech_transformer
 from heddle.nn.stack import check_depth
 
 SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "head_width", "vocab", "context", "experts")
@@ -164,6 +165,9 @@ PRESETS |= {
     "bart-base": Preset(transformers.bart),
     "bart-large": Preset(transformers.bart, {"layers": 12, "width": 1024, "heads": 16}),
     "marian": Preset(transformers.marian),
+    "speech_transformer": Preset(speech_transformer),
+    "speech_lstm": Preset(speech_lstm),
+    "speech_ctc": Preset(speech_ctc),
 }
 
 PRESETS |= {

@@ -17,6 +17,7 @@ from heddle.nn.ends.embedding import (
     NarrowEmbeddingConfig,
     SegmentedEmbeddingConfig,
 )
+from heddle.nn.ends.frames import FrameEmbeddingConfig, Frames
 from heddle.nn.ends.head import (
     FactorizedHeadConfig,
     Head,

@@ -3,13 +3,14 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, Positive, Share, check_at_least, part
+from heddle.core import Config, ConfigError, Positive, Share, UsageError, check_at_least, part
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.base import Context, InitialValues, Linear, Module, Place, Role
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NoNormConfig, NormConfig
@@ -19,11 +20,21 @@ Images = Float[Tensor, "batch channels rows columns"]
 
 
 class EmbeddingConfig(Config, ABC):
-    """How inputs, mostly token ids, become vectors."""
+    """How inputs, mostly token ids, become vectors.
+
+    reads: what the inputs are: ids of tokens, frames of features, images.
+    """
+
+    reads: ClassVar[Literal["ids", "frames", "images", "video"]] = "ids"
 
     @abstractmethod
     def build(self, vocab: int | None, width: int, place: Place) -> "Embedding":
         """Build the embedding; a vocab of None means that the inputs are not ids."""
+
+    @property
+    def item_shape(self) -> tuple[int, ...] | None:
+        """Return the shape of one frame, or of a whole image; None: the inputs are ids, or images of any size."""
+        return None
 
 
 class Embedding(Module, ABC):
@@ -36,6 +47,14 @@ class Embedding(Module, ABC):
     def length(self, inputs: Ids | Images) -> int:
         """Return how many vectors a row has."""
         return inputs.shape[1]
+
+    def real_lengths(self, lengths: Int[Tensor, " batch"] | None) -> Int[Tensor, " batch"] | None:
+        """Return how many vectors of each row are not padding, from how many inputs are not; None: all."""
+        return lengths
+
+    def check_input(self, source: Tensor) -> None:
+        """Refuse one source, given as features, that this embedding cannot read."""
+        raise UsageError("source: want ids of tokens, because the model reads text, got features")
 
 
 class EmbeddingTable(Module, ABC):

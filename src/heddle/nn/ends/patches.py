@@ -1,7 +1,7 @@
 """Patch embedding of the Vision Transformer (ViT): an image as a row of patches (Dosovitskiy et al. 2021)."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heddle.core import ConfigError, Positive, UsageError, part
 from heddle.core.shapes import Ids, Stream
@@ -18,6 +18,8 @@ class PatchEmbeddingConfig(EmbeddingConfig):
     channels: numbers of each pixel.
     dropout: dropout of the embedded patches.
     """
+
+    reads = "images"
 
     size: Positive = 16
     channels: Positive = 3
@@ -51,6 +53,9 @@ class PatchEmbedding(Embedding):
     def length(self, inputs: Ids | Images) -> int:
         rows, columns = self._patch_grid(inputs)
         return 1 + rows * columns
+
+    def check_input(self, source: Tensor) -> None:
+        self._patch_grid(source[None])
 
     def _patch_grid(self, images: Ids | Images) -> tuple[int, int]:
         """Return the number of patches down and across; refuse an image that they do not fill."""

@@ -1,5 +1,6 @@
 """Outputs of encoders: pooling of a row into one vector, and what reads vectors: classes, tags, spans, embeddings."""
 
+from heddle.nn.outputs.ctc import CtcOutput, CtcOutputConfig, collapse, needed_frames
 from heddle.nn.outputs.encoder_outputs import (
     EmbeddingOutput,
     EmbeddingOutputConfig,

@@ -1,7 +1,10 @@
 """The app: OpenAI's routes over served models, as an ASGI application for any server."""
 
+import asyncio
 import dataclasses
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -27,6 +30,8 @@ from heddle.serving.http.playground import (
 )
 from heddle.serving.http.responses import error_response, log_fault
 from heddle.serving.http.served_model import ServedModels
+
+DRAIN_SECONDS = 30.0
 
 TASKS = {
     "classify": tasks.classify,
@@ -64,8 +69,13 @@ ROUTES = (
 
 
 def make_app(models: ServedModels, access: Access | None = None) -> FastAPI:
-    """Return the application; whoever serves it sets `app.state.draining` before it ends, and closes the models."""
-    app = FastAPI(title="Heddle", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    """Return the application; whoever serves it sets `app.state.draining` before it ends, and closes the models.
+
+    A server that tells the app of its shutdown (the lifespan protocol) has that done.
+    """
+    app = FastAPI(
+        title="Heddle", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=_lifespan
+    )
     app.state.models, app.state.metrics, app.state.draining = models, Metrics(models), threading.Event()
     app.state.capabilities = {}
     access = Access() if access is None else access
@@ -82,6 +92,14 @@ def make_app(models: ServedModels, access: Access | None = None) -> FastAPI:
         paths={handler: path for _, path, handler in ROUTES},
     )
     return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """End the engines when the server shuts down."""
+    yield
+    app.state.draining.set()
+    await asyncio.to_thread(app.state.models.close, DRAIN_SECONDS)
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

@@ -54,7 +54,7 @@ class Sampling(Body):
     return_token_ids: bool | None = None
     top_k: int | None = Field(None, ge=-1, lt=MAX_NUMBER)
     min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    repetition_penalty: float | None = Field(None, ge=1e-3, le=100)
     min_tokens: int | None = Field(None, ge=0, lt=MAX_NUMBER)
     beams: int | None = Field(None, ge=1, le=MAX_CHOICES)
     length_penalty: float | None = Field(None, ge=-10, le=10)

@@ -44,7 +44,7 @@ async def until_hang_up(request: Request, work: Coroutine[Any, Any, T], cancel: 
             raise ApiError(499, "the client hung up", code="client_closed_request")
         return task.result()
     finally:
-        if not task.done():  # the client is gone, or the server ends
+        if not task.done():  # the client has gone, or the server has waited long enough
             cancel()
         gone.cancel()
         task.cancel()

@@ -174,9 +174,10 @@ class ServedModels:
         return all(one.engine is None or one.engine.is_alive() for one in self)
 
     def close(self, drain: float | None) -> None:
-        """End all engines."""
+        """End all engines; the seconds to drain are those of all together."""
+        end = None if drain is None else time.monotonic() + drain
         for one in self:
-            one.close(drain)
+            one.close(None if end is None else max(0.0, end - time.monotonic()))
 
 
 def check_ids(model: ServedModel, ids: Sequence[int], name: str = "prompt") -> list[int]:

@@ -22,4 +22,5 @@ from heddle.tasks.evaluation.registry import (
     run_task,
     task_named,
 )
+from heddle.tasks.evaluation.transcription import TranscriptionTask
 from heddle.tasks.evaluation.web_questions import WebQuestionsTask

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from heddle.core import DataError, MissingExtra, UsageError
 from heddle.core.metrics import pearson
-from heddle.data.sources import decoded, read_faults
+from heddle.data.files import decoded, read_faults
 from heddle.tasks.evaluation.registry import EvaluationTask, GradedModel, Metrics, register_task
 from heddle.tasks.scoring import ScoringInput, scoring_config, text_scorer
 

@@ -1,11 +1,11 @@
 """Metrics: word error rate, BLEU, chrF, ROUGE, and utilities for minimum Bayes risk."""
 
+from heddle.core.metrics import edit_distance
 from heddle.tasks.metrics.corpus_metrics import (
     Bleu,
     CorpusMetric,
     MetricCounts,
     WordErrorRate,
-    edit_distance,
     metric_named,
 )
 from heddle.tasks.metrics.rouge import rouge, rouge_each, rouge_scorer, rouge_signature

@@ -121,8 +121,8 @@ async def divergence(request: Request) -> Response:
         read.append(await computed(model, partial(_next, model, body.text)))
     first, second = read
     kl = await asyncio.to_thread(kl_divergences, first, second)
-    side = first.reading.main
-    about: dict[str, Any] = {"models": body.models, "ids": list(side.ids), "tokens": list(side.texts), "kl": kl}
+    sequence = first.reading.main
+    about: dict[str, Any] = {"models": body.models, "ids": list(sequence.ids), "tokens": list(sequence.texts), "kl": kl}
     return json_response(about | {"surprisals": [list(one.found.surprisals) for one in read]})
 
 

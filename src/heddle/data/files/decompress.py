@@ -17,11 +17,12 @@ from typing import Any, BinaryIO
 
 from heddle.core import MissingExtra, UsageError, did_you_mean, nearest
 from heddle.core.system import detect_encoding
-from heddle.data.sources.documents import FileStamp, SkipReason
+from heddle.data.files.skip_reason import SkipReason
 
 HEAD = 1 << 12  # bytes by which the encoding is detected
 CHUNK = 1 << 10  # bytes given to zstandard at a time: at worst they decompress to some 32 MB
 EMPTY_FRAMES = 1 << 12  # of zstandard, one after the other; a file of more is made to waste time
+FileStamp = list[str | int]  # one file as a fingerprint sees it: name, size, time of change
 COMPRESSED = {".gz", ".xz", ".bz2", ".zst"}
 
 
