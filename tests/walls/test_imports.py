@@ -98,7 +98,7 @@ GROUPS = {
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
         "recognition": {"metrics", "rescoring"},
-        "generation": {"metrics", "rescoring", "scoring"},
+        "generation": {"metrics", "recognition", "rescoring", "scoring"},
         "few_shot": {"generation", "labelling"},
         "evaluation": {"few_shot", "generation", "labelling", "metrics", "recognition", "scoring"},
         "retrieval": {"evaluation", "generation"},
