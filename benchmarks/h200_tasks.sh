@@ -58,13 +58,13 @@ keep() { $python benchmarks/h200_keep.py keep "$work" "$out/kept.tgz"; }
 keeper=$!
 
 left() { echo $((deadline - $(date +%s))); }
-minutes() { awk "BEGIN { print ($(left)) / 60 }"; }
+minutes() { local now; now=$(left); printf '%d.%02d\n' $((now / 60)) $((now % 60 * 100 / 60)); }
 # run LOG COMMAND...: until the deadline, with a little for what ends by itself
 run() {
   local log=$work/logs/$1.log
   shift
   [ "$(left)" -gt 5 ] || return 124
-  timeout "$(($(left) + 5))" "$@" >> "$log" 2>&1
+  timeout -k 5 "$(($(left) + 5))" "$@" >> "$log" 2>&1
 }
 # each LOG N COMMAND...: a process for each word of the standard input, N at a time
 each() {

@@ -145,7 +145,7 @@ def terminal(line: str, shown: str) -> str:
 
 def maps(line: str, data: Mapping[str, Any]) -> str:
     """Draw the attention of every layer and head: a row for each query, a column for each key."""
-    tokens = {side["name"]: side["tokens"] for side in data["sides"]}
+    tokens = {sequence["name"]: sequence["tokens"] for sequence in data["sequences"]}
     heads = [
         _map(f"{one['name']}, head {head} ({one['kind']})", weights, tokens[one["queries"]], tokens[one["keys"]])
         for one in data["attention"]

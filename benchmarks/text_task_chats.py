@@ -42,6 +42,7 @@ def write_chats(out: Path, task: str) -> None:
     if (out / task / "valid.jsonl.xz").exists():
         return
     for part in ("train", "valid"):
+        rows: list[Line]
         if task == "samsum_chat":
             rows = [
                 {"messages": [*asked(row["text"]), {"role": "assistant", "content": row["summary"]}]}

@@ -33,6 +33,7 @@ from text_task_runs import CHATS, TASKS, Results, Start, run_starts
 
 import heddle
 from heddle.core.system import parse_overrides
+from heddle.training import RunConfig
 
 MOST_RATES, LIMIT = 6, 64 * 2**20
 SEQ2SEQ: dict[str, Any] = {
@@ -49,6 +50,7 @@ SEQ2SEQ: dict[str, Any] = {
     "training.optimizer.learning_rate": 1e-3,
     "every.save": 1000,
 }
+GPT = {"name": "gpt", "training.steps": 3000, "every.validate": 3000, "every.save": 3000, "every.sample": 10_000_000}
 POINTER = {  # a summarizer from random weights that can copy words of its source
     "init": None,
     "model": {"kind": "preset", "name": "transformer_pre_norm", "layers": 3, "width": 256, "heads": 4, "hidden": 1024,
@@ -106,9 +108,9 @@ def pretrain(out: Path, what: str, minutes: float | None, overrides: dict[str, A
         heddle.train(out / "runs" / what, overrides=own | overrides)
         return
     write_task_texts(out)
-    settings = {} if what == "encoder" else SEQ2SEQ
-    recipe = encoder_run() if what == "encoder" else "t5"
-    heddle.train(recipe, data=out / "text", overrides=settings | own | overrides, runs=out / "runs")
+    settings: dict[str, Any] = {"encoder": {}, "seq2seq": SEQ2SEQ, "gpt": GPT}[what]
+    recipes: dict[str, RunConfig | str] = {"encoder": encoder_run(), "seq2seq": "t5", "gpt": "speedrun"}
+    heddle.train(recipes[what], data=out / "text", overrides=settings | own | overrides, runs=out / "runs")
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
 from heddle.arguments import as_texts, one_or_more
-from heddle.core import ConfigError, UsageError
+from heddle.core import ConfigError, DataError, UsageError
 from heddle.decoding import GenerationOptions
 from heddle.explain import ExplainFields, Explanation, explain, explain_options
 from heddle.models.networks import Model
 from heddle.tasks.few_shot import AnswerGenerator, FewShotClassifier, FewShotOptions, GeneratedAnswer, few_shot
-from heddle.tasks.generation import own_translator, summarizer
+from heddle.tasks.generation import Captioner, own_translator, summarizer
+from heddle.tasks.inputs import MediaInputs
 from heddle.tasks.labelling import (
     Answer,
     Answerer,
@@ -19,6 +20,7 @@ from heddle.tasks.labelling import (
     Classifier,
     FilledToken,
     MaskFiller,
+    MediaClassifier,
     TaggedText,
     Tagger,
 )
@@ -52,10 +54,16 @@ class TextTasks(ABC):
     def explain(self, text: str | Sequence[int], **options: Unpack[ExplainFields]) -> Explanation:
         """Look inside the model while it reads a text, or ids as given: `print` it, or use `.to_json()`, `.html()`.
 
+        For a model of images, video or sound the text is the path of a file.
+
         The options are those of the command line: what, target, instead, output, corrupted, top, beams, max_tokens. For
         an encoder-decoder the text is the source, and `output` what it writes to it.
         """
         tokenizer = self.tokenizer if isinstance(text, str) else self._tokenizer
+        if isinstance(text, str) and self.model.reads_source and self.model.reads != "ids":
+            inputs = self._media_inputs()
+            features = inputs.read(inputs.find([text])[0])
+            return explain(self.model, tokenizer, features, explain_options(options), self.origin.description)
         return explain(self.model, tokenizer, text, explain_options(options), self.origin.description)
 
     @overload
@@ -73,7 +81,8 @@ class TextTasks(ABC):
     ) -> ClassifiedText | list[ClassifiedText]:
         """Return the class of a text, or of each of a list, with the probabilities of all classes.
 
-        `pair` is the second text of each, where the model was trained on two. Windows of a long text are averaged.
+        `pair` is the second text of each, where the model was trained on two. Windows of a long text are averaged. For
+        a model of images the texts are paths of files or folders.
 
         A model that writes text is prompted (few-shot): with `labels`, or a table of labels and the words for them;
         `examples`, tuples of text and label, of which `k` are drawn by `seed`; `calibrate`, a `template` such as
@@ -81,6 +90,9 @@ class TextTasks(ABC):
         """
         given, alone = one_or_more("classify", texts)
         seconds = None if pair is None else one_or_more("pair", pair)[0]
+        if self.model.reads != "ids" and not prompt and pair is None:
+            found = self._classify_media(given)
+            return found[0] if alone and len(found) == 1 else found
         if prompt:
             prompting = few_shot(prompt, CLASSIFY_OPTIONS)
             found = FewShotClassifier.of(self.model, self.tokenizer, prompting, pair is not None).run(given, seconds)
@@ -144,6 +156,38 @@ class TextTasks(ABC):
         else:
             found = Answerer.of(self.model, self.tokenizer, must).run(given, contexts)
         return found[0] if alone else list(found)  # type: ignore[return-value]  # all of one kind
+
+    @overload
+    def caption(self, paths: str | Path, **options: Unpack[GenerationOptions]) -> str: ...
+    @overload
+    def caption(self, paths: Sequence[str | Path], **options: Unpack[GenerationOptions]) -> list[str]: ...
+    def caption(
+        self, paths: str | Path | Sequence[str | Path], **options: Unpack[GenerationOptions]
+    ) -> str | list[str]:
+        """Return what the model writes to an image or a video, or to each of a list of files; beam search by default.
+
+        A folder or a manifest in a list stands for all of its files, in order.
+        """
+        alone = isinstance(paths, str | Path)
+        inputs = self._media_inputs()
+        task = Captioner.of(self.model, self.tokenizer, inputs, options)
+        found = list(task.run(inputs.find([paths] if isinstance(paths, str | Path) else paths)))
+        for one in found:
+            if one.error is not None:
+                raise DataError(one.error)
+        return found[0].text if alone and len(found) == 1 else [one.text for one in found]
+
+    def _media_inputs(self) -> MediaInputs:
+        return MediaInputs.of(self.origin.settings, self.model.reads)
+
+    def _classify_media(self, paths: Sequence[str]) -> list[ClassifiedText]:
+        """Return the class of each image, or of another medium."""
+        inputs, classes = self._media_inputs(), list[ClassifiedText]()
+        for one in MediaClassifier.of(self.model, inputs).run(inputs.find(paths)):
+            if one.found is None:
+                raise DataError(one.error or one.input.origin)
+            classes.append(one.found)
+        return classes
 
     @overload
     def summarize(self, texts: str, **options: Unpack[GenerationOptions]) -> str: ...

@@ -107,3 +107,23 @@ def test_the_rows_of_text_tasks_are_those_of_the_teacher(tmp_path: Path) -> None
     line = {"label": "scratch", "task": "trec", "rate": 1e-4, "seed": 0, "test": {"accuracy": 0.5}}
     (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
     assert [one["label"] for one in lines_of(tmp_path)] == ["teacher"]
+
+
+def test_a_language_model_learns_summaries_as_conversations_and_replies_as_lines(tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu", reason="retrieve_and_edit.py grades by sacrebleu")
+    from text_task_chats import chat_settings, write_chats
+    from text_task_data import read_rows, write_rows
+
+    for part in ("train", "valid"):
+        write_rows(tmp_path / "samsum" / f"{part}.jsonl.xz", [{"text": "A: Hi.\nB: Bye.", "summary": "A met B."}])
+        (tmp_path / "edit").mkdir(exist_ok=True)
+        row = {"text": "How are you?", "target": "Fine.", "prototype": "", "dialogue": "1"}
+        (tmp_path / "edit" / f"{part}.none.jsonl").write_text(json.dumps(row) + "\n")
+    for task in ("samsum_chat", "dialogue_chat"):
+        write_chats(tmp_path, task)
+        assert Path(chat_settings(task, tmp_path)["data.sources"][0]["path"]).exists()
+    (chat,) = read_rows(tmp_path / "samsum_chat" / "train.jsonl.xz")
+    assert [turn["role"] for turn in chat["messages"]] == ["user", "assistant"]
+    assert chat["messages"][0]["content"].endswith("A: Hi.\nB: Bye.")
+    assert chat["messages"][1]["content"] == "A met B."
+    assert read_rows(tmp_path / "dialogue_chat" / "train.jsonl.xz") == [{"text": "How are you?\nFine."}]

@@ -27,6 +27,11 @@ WITHOUT = dict.fromkeys(("finetune", "distill", "dpo"), "a model of others") | {
     "transcribe": "no family",
     "transcribe_lstm": "no family",
     "transcribe_ctc": "no family",
+    "transcribe_audio_visual": "no family",
+    "caption": "no family",
+    "caption_lstm": "no family",
+    "caption_video": "no family",
+    "classify_images": "a model of images",
 }
 # The class of `transformers` that has the output of each encoder, what it calls its scores, and the output's name here.
 ENCODERS: dict[str, tuple[Any, tuple[str, ...], str]] = {

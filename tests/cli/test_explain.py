@@ -64,7 +64,7 @@ def test_an_encoder_decoders_surprisal_is_that_of_score() -> None:
     )
     assert {one.kind for one in shown["attention"].maps} == {"self", "cross"}
     free = lm.explain("a b", what="probabilities", max_tokens=5)
-    assert "".join(free.sides[1].texts[1:]).startswith(lm.generate("a b", max_tokens=5)[:1])
+    assert "".join(free.sequences[1].texts[1:]).startswith(lm.generate("a b", max_tokens=5)[:1])
 
 
 def test_the_leaves_of_the_tree_are_what_beam_search_returns(lm: LM) -> None:
@@ -83,7 +83,7 @@ def test_the_leaves_of_the_tree_are_what_beam_search_returns(lm: LM) -> None:
 def test_json_has_every_number(here: Path, lm: LM, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "Once", "--what", "attention,lens,residual,trace", "--json", "out.json")
     data = json.loads((here / "out.json").read_text())
-    assert data["sides"][0]["tokens"][1:] == list("Once")
+    assert data["sequences"][0]["tokens"][1:] == list("Once")
     own = lm.explain("Once", what=["attention", "trace"])
     for one, kept in zip(own["attention"].maps, data["attention"], strict=True):
         assert torch.equal(torch.tensor(kept["weights"]), one.weights)

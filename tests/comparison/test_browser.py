@@ -6,13 +6,14 @@
 import csv
 import os
 import shutil
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browsers import DESKTOP, KEPT, PHONE, chromium, in_browser, violations, with_axe
-from comparison.conftest import write_text_to_learn
+from comparison.conftest import heddle, result, write_text_to_learn
 from comparison.simulated import fill, only, tiny
 from comparison.test_report import ROWS, law
 from comparison.test_scale import LARGER, books, law_of, runs_of, simulated, with_larger
@@ -133,6 +134,39 @@ def test_numbers_in_the_browser_are_those_of_the_results(browser: Any, report: P
         assert shown.startswith(f"{sum(losses) / len(losses):.4f} ±")
     page.locator("tr[data-variant='geglu'] summary").click()
     assert "gated_feed_forward(hidden=32" in page.locator("tr[data-variant='geglu'] details").inner_text()
+    page.close()
+
+
+SMALL = (
+    "data=text.txt tokenizer.vocab=280 model.layers=1 model.width=16 model.heads=2 rows.length=32 training.batch=4 "
+    "validation_rows=16 budget.steps=20 seeds=2 data.split.fraction=0.3"
+)
+
+
+@pytest.mark.full
+def test_a_small_pocket_comparison_is_trained_and_its_numbers_read_back(browser: Any, tmp_path: Path) -> None:
+    write_text_to_learn(tmp_path)
+    result(heddle(tmp_path, "compare", "pocket", *SMALL.split(), "--no-controls", "--processes", "1"))
+    folder = tmp_path / "comparisons" / "pocket"
+    rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    variants = ["base", "layer_norm", "alibi", "learned", "no_positions", "lstm"]
+    assert sorted((row["variant"], row["seed"], row["status"]) for row in rows) == sorted(
+        (name, seed, "done") for name in variants for seed in "01"
+    )
+    page = browser.new_page(viewport=PHONE)
+    page.goto((folder / "report.html").as_uri())
+    for name in variants:
+        losses = [float(row["loss_test"]) for row in rows if row["variant"] == name]
+        cells = page.locator(f"tr[data-variant='{name}'] td").all_inner_texts()
+        assert cells[2].startswith(f"{statistics.mean(losses):.4f} ± {statistics.stdev(losses):.4f}"), cells
+        parameters = float(next(row["params"] for row in rows if row["variant"] == name))
+        assert float(cells[5].removesuffix(" k")) == pytest.approx(parameters / 1000, rel=0.01), cells
+    assert page.locator("tr[data-variant='lstm'] td").nth(1).inner_text() in (
+        "better",
+        "worse",
+        "equivalent",
+        "undecided",
+    )
     page.close()
 
 

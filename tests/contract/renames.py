@@ -205,7 +205,7 @@ REMOVED: dict[str, list[str]] = {
 _OPTIONS = """
 max_tokens min_tokens forced_end samples seconds max_length_ratio logprobs chunk cache compile temperature top_k top_p
 min_p typical seed beams length_penalty coverage groups diversity early_stopping contrast repetition presence frequency
-no_repeat_ngram bias strategy
+no_repeat_ngram bias strategy window sinks
 """
 OPTION_NAMES = _OPTIONS.split()
 _NAMES = """
@@ -230,6 +230,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "options": {"translate --max-tokens": {"default": None, "metavar": None}},
     "public": {
         **{f"LM.{verb}(**options)": OPTION_NAMES for verb in ("stream_many", "generate", "generate_ids", "stream")},
+        "LM.score(**reading)": ["window", "stride", "hide", "spaces", "sinks"],
         "heddle.build(**options)": "2 options",
         "heddle.__all__": PUBLIC_NAMES,
     },
@@ -300,6 +301,17 @@ ADDED["configs"] += ["record*", "neighbours*", "table of factory probes k*", "ta
 ADDED["configs"] += ["table of neighbours search probes*", "table of precision window stride*"]
 ADDED["configs"] += ["table of weights shares counts*"]
 
+# Long texts.
+ADDED["options"] += ["evaluate --by-position", "evaluate --length", "generate --window"]
+ADDED["options"] += [f"{verb} --sinks" for verb in ("evaluate", "generate", "score")]
+
+ADDED["configs"] += ["streaming*", "table of length bucket rows*", "table of window stride hide.sinks"]
+ADDED["configs"] += ["table of max_tokens min_tokens strategy.streaming"]
+
+# Transformer-XL.
+ADDED["configs"] += ["part/segment_recurrence*"]
+ADDED["public"] += ["preset transformer_xl"]
+
 # Looking inside a model.
 ADDED["public"] += ["LM.explain*"]
 ADDED["options"] += ["explain*"]
@@ -320,3 +332,16 @@ ADDED["public"] += [f"preset {name}" for name in ("speech_ctc", "speech_lstm", "
 ADDED["options"] += ["transcribe*"]
 ADDED["public"] += ["LM.transcribe*"]
 ADDED["configs"] += ["table of beams ctc_weight lm_weight*", "table of beams tokens lm_weight*"]  # searches
+
+# Pictures and video as sources, classes of images, and captions.
+ADDED["configs"] += [f"augment/{kind}*" for kind in ("brightness", "crop", "flip")]
+ADDED["configs"] += ["embedding/patches.grid", "embedding/patches.stem", "embedding/several*", "embedding/tubelets*"]
+ADDED["configs"] += [f"features/{kind}*" for kind in ("audio_visual", "clip", "pixels")]
+ADDED["configs"] += [f"source/{kind}*" for kind in ("audio_visual", "image", "image_classes", "video")]
+ADDED["configs"] += ["grid/*", "sources", "sources.*", "stem/*"]
+ADDED["options"] += ["caption*"]
+PICTURES = ("caption", "caption_lstm", "caption_video", "classify_images", "transcribe_audio_visual")
+ADDED["recipes"] += [f"{recipe}: *" for recipe in PICTURES]
+CAPTIONERS = ("audio_visual_transformer", "image_captioner", "show_attend_tell", "video_captioner")
+ADDED["public"] += [f"preset {name}" for name in CAPTIONERS]
+ADDED["public"] += ["LM.caption*"]

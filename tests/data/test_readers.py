@@ -18,7 +18,6 @@ from heddle.core import ConfigError, DataError, MissingExtra, UsageError, decode
 from heddle.data.shards import Shards, prepare
 from heddle.data.sources import (
     CorpusConfig,
-    DatasetsSource,
     Document,
     DocumentCounter,
     FileSplit,
@@ -37,6 +36,7 @@ from heddle.data.sources import (
 from heddle.data.sources.documents import DigestSet
 from heddle.data.sources.readers import CsvSource, TsvSource
 from heddle.data.sources.records import array_items
+from heddle.data.sources.tables import DatasetsSource
 from heddle.text.tokenizers import ByteTokenizer
 
 

@@ -10,7 +10,7 @@ from heddle.models.networks import LanguageModel
 from heddle.models.presets import PRESETS
 
 VOCAB, END = 23, 22
-FAMILIES = ["rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm", "window_lm"]
+FAMILIES = ["rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm", "window_lm", "transformer_xl"]
 
 
 def model_of(name: str) -> LanguageModel:

@@ -30,7 +30,7 @@ def test_surprisal_is_the_pseudo_log_likelihood_of_score() -> None:
 def test_a_mask_is_filled_in_and_explained() -> None:
     lm = masked()
     found = lm.explain("a [MASK]at", what="probabilities,attribution,attention")
-    place = found.sides[0].ids.index(TOKENIZER.special_tokens.mask)
+    place = found.sequences[0].ids.index(TOKENIZER.special_tokens.mask)
     shown = found["probabilities"]
     assert shown.logprobs[place] is None and shown.places[place].best[0].probability > 0
     best = lm.fill("a [MASK]at")[0]
@@ -38,7 +38,7 @@ def test_a_mask_is_filled_in_and_explained() -> None:
     assert shown.places[place].best[0].probability == pytest.approx(best.probability, abs=1e-5)
     assert found["attribution"].target == TOKENIZER.token(best.id)
     rival = lm.explain("a [MASK]at", what="attribution", target="c", instead="b")["attribution"]
-    probabilities = torch.tensor([one for one in lm.logits([list(found.sides[0].ids)])[0, place].log_softmax(-1)])
+    probabilities = torch.tensor([one for one in lm.logits([list(found.sequences[0].ids)])[0, place].log_softmax(-1)])
     wanted = probabilities[TOKENIZER.encode("c")[0]] - probabilities[TOKENIZER.encode("b")[0]]
     assert rival.score == pytest.approx(float(wanted), abs=1e-4)
 

@@ -53,7 +53,7 @@ def data_of(text: str) -> dict[str, Any]:
 
 def test_the_page_has_the_numbers_of_the_json(shown: Explanation) -> None:
     page, plain = data_of(shown.html()), json.loads(shown.to_json())
-    for name in ("sides", "probabilities", "lens", "residual", "attribution", "beams", "refused"):
+    for name in ("sequences", "probabilities", "lens", "residual", "attribution", "beams", "refused"):
         assert page[name] == plain[name], name
     for own, kept in zip(page["attention"], plain["attention"], strict=True):
         assert np.array_equal(own["read"].astype(np.float32), np.array(kept["weights"], np.float32))
@@ -127,7 +127,7 @@ def test_a_browser_shows_the_numbers_of_the_json(shown: Explanation, tmp_path: P
     with browser(tmp_path) as opened:
         tab = opened(shown.html())
         chips = tab.locator("#text .chip")
-        words = plain["sides"][0]["tokens"]
+        words = plain["sequences"][0]["tokens"]
         assert chips.count() == len(words) and tab.locator("#pwned").count() == 0
         place = len(words) - 2
         chips.nth(place).click()

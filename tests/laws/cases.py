@@ -38,6 +38,7 @@ from heddle.models.laws.small_models import (  # noqa: F401 - tests take these f
     pair,
     small,
     tower,
+    watching,
 )
 from heddle.models.networks import (
     EncoderConfig,
@@ -86,7 +87,6 @@ from heddle.nn.ends import (
     ClusteredHeadConfig,
     FrameEmbeddingConfig,
     FullEmbeddingConfig,
-    PatchEmbeddingConfig,
     PointerGeneratorHeadConfig,
 )
 from heddle.nn.layers import (
@@ -101,6 +101,7 @@ from heddle.nn.positions import (
     AlibiPositionConfig,
     DualRotaryPositionConfig,
     LinearScalingConfig,
+    NoPositionConfig,
     NTKScalingConfig,
     RelativePositionConfig,
     RotaryPositionConfig,
@@ -114,7 +115,16 @@ from heddle.nn.recurrent import (
     MogrifierConfig,
     NoBridgeConfig,
     QRNNConfig,
+    SegmentRecurrenceConfig,
     StackedCellsConfig,
+)
+from heddle.nn.sources import (
+    ConvolutionalStemConfig,
+    LearnedGridConfig,
+    OneSourceConfig,
+    PatchEmbeddingConfig,
+    SeveralEmbeddingConfig,
+    TubeletEmbeddingConfig,
 )
 from heddle.nn.stack import (
     BlockConfig,
@@ -139,6 +149,15 @@ EXAMPLES: dict[type[Config], Config] = {
         ATTENTION,
         CROSS,
         BLOCK,
+        ConvolutionalStemConfig(channels=(3, 4), blocks=1, frames=3),
+        SeveralEmbeddingConfig(
+            sources=(
+                OneSourceConfig(shape=(1, 4, 4), embedding=TubeletEmbeddingConfig(frames=2, size=2, channels=1)),
+                OneSourceConfig(
+                    shape=(3,), steps=2, embedding=FrameEmbeddingConfig(features=3, halvings=1, channels=2)
+                ),
+            )
+        ),
         PartialRMSNormConfig(
             share=0.5
         ),  # by default one feature of 16, and x / |x[0]| amplifies rounding without bound
@@ -146,6 +165,7 @@ EXAMPLES: dict[type[Config], Config] = {
         LatentAttentionConfig(heads=HEADS, latent=6, widths=LatentWidthsConfig(key=3, rotary=4, value=5)),
         RelativePositionConfig(clip=3),
         T5PositionConfig(buckets=8, farthest=10),
+        SegmentRecurrenceConfig(heads=HEADS, memory=5),
         LinearScalingConfig(factor=2.0),
         NTKScalingConfig(factor=2.0),
         YarnScalingConfig(factor=2.0, original=64, fast=4.0),
@@ -202,8 +222,21 @@ SMALL: dict[str, dict[str, int | float]] = {
     "awd_lstm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
     "mogrifier_lm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
     "qrnn_lm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
+    "transformer_xl": {"layers": 2, "width": WIDTH, "heads": HEADS, "hidden": 24, "memory": 4, "dropout": 0.0},
     "speech_transformer": {"layers": 2, "width": WIDTH, "heads": HEADS, "features": 5, "dropout": 0.0},
     "speech_lstm": {"layers": 2, "width": WIDTH, "features": 5, "dropout": 0.0},
+    "image_captioner": {"layers": 1, "width": WIDTH, "heads": HEADS, "hidden": 24, "dropout": 0.0, "patch": 1},
+    "video_captioner": {"layers": 1, "width": WIDTH, "heads": HEADS, "hidden": 24, "dropout": 0.0, "patch": 1},
+    "show_attend_tell": {"layers": 2, "width": WIDTH, "dropout": 0.0},
+    "audio_visual_transformer": {
+        "layers": 1,
+        "width": WIDTH,
+        "heads": HEADS,
+        "hidden": 24,
+        "dropout": 0.0,
+        "columns": 32,
+        "mels": 5,
+    },
 }
 
 # The same for encoders, which have laws of their own.
@@ -272,6 +305,10 @@ HOMES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     ),
     FrameEmbeddingConfig: lambda frames: pair(
         replace(tower(ATTENTION, CHANNEL), embedding=replace(frames, features=5, halvings=1, channels=3))
+    ),
+    TubeletEmbeddingConfig: lambda _: watching(grid=LearnedGridConfig(), frames=1),
+    SeveralEmbeddingConfig: lambda several: pair(
+        replace(tower(ATTENTION, CHANNEL), embedding=several, position=NoPositionConfig())
     ),
     PoolConfig: lambda pool: pair(replace(tower(), plan=ChainConfig(bodies=(BLOCK, pool, BLOCK)))),
 }

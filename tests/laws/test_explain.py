@@ -31,7 +31,7 @@ from heddle.models import build_meta
 from heddle.nn.attention import Synthesizer
 from heddle.nn.channels import ExpertsConfig
 from heddle.nn.convolution import Convolution
-from heddle.nn.recurrent import AttentionRNN
+from heddle.nn.recurrent import AttentionRNN, SegmentRecurrence
 from heddle.nn.stack import Branch
 
 IDS, OUTPUT = [1, 5, 3, 7, 2, 9], (1, 4, 8, 3)
@@ -93,6 +93,8 @@ def output_from(call: PartCall, weights: Tensor) -> Tensor:
         return part.output(part.inner((weights[None] @ values).transpose(1, 2).flatten(-2) + part.bias))
     if isinstance(part, Synthesizer):
         heads = weights[None] @ part.value_and_key(call.x)[0]
+    elif isinstance(part, SegmentRecurrence):
+        heads = weights[None] @ part.values(call.x)
     else:
         heads = part.attention_inputs(call.x, call.ctx).weigh_values(weights[None])
     return part.output(heads.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
@@ -217,18 +219,18 @@ def test_integrated_gradients_are_complete_or_refused(case: Case) -> None:
 def test_integrated_gradients_equal_captums(name: str) -> None:
     captum = pytest.importorskip("captum.attr", reason="captum is not installed (pip install captum --no-deps)")
     reading = reading_of(named(name), double=True)
-    side, target = reading.sides[0], reading.target(None)
+    sequence, target = reading.sequences[0], reading.target(None)
     with frozen(reading), reading.looking(), torch.enable_grad():
-        embedded = {side: embed(reading)[side]}
+        embedded = {sequence: embed(reading)[sequence]}
         mine, points, _ = integrated_gradients(embedded, score_of(reading, target, None), 200)
         assert points == 200
-    inputs = captum.IntegratedGradients(lambda vectors: _from(reading, side, vectors, target))
-    their = inputs.attribute(embedded[side], baselines=torch.zeros_like(embedded[side]), n_steps=200).sum(-1)[0]
-    torch.testing.assert_close(mine[side], their, atol=1e-5, rtol=0)
+    inputs = captum.IntegratedGradients(lambda vectors: _from(reading, sequence, vectors, target))
+    their = inputs.attribute(embedded[sequence], baselines=torch.zeros_like(embedded[sequence]), n_steps=200).sum(-1)[0]
+    torch.testing.assert_close(mine[sequence], their, atol=1e-5, rtol=0)
 
 
-def _from(reading: Reading, side: Any, vectors: Tensor, target: Any) -> Tensor:
-    with replaced_embeddings({side: vectors}):
+def _from(reading: Reading, sequence: Any, vectors: Tensor, target: Any) -> Tensor:
+    with replaced_embeddings({sequence: vectors}):
         return reading.logprob(target, len(vectors))
 
 

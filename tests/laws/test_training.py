@@ -166,7 +166,8 @@ def run_of(name: str, text: Path, **changes: Any) -> RunConfig:
     if "dropout" in preset(name).option_names:
         options["dropout"] = 0.2
     config = tiny(text, training__steps=6, every__save=100, every__validate=3, rows__length=16, **changes)
-    return replace(config, model=PresetConfig(name=name, **options))
+    dials = {option: options.pop(option) for option in ("memory",) if option in options}
+    return replace(config, model=PresetConfig(name=name, dials=dials, **options))
 
 
 @pytest.mark.parametrize("name", [n for n in preset_functions(LanguageModelConfig) if n in PRESETS])
@@ -174,7 +175,9 @@ def test_a_resumed_run_of_every_preset_family_ends_in_the_same_bits(name: str, t
     resumes_in_the_same_bits(run_of(name, write_text(tmp_path / "text.txt")), tmp_path, cut=4)
 
 
-@pytest.mark.parametrize("name", ["lstm_lm", "gru_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm", "window_lm"])
+@pytest.mark.parametrize(
+    "name", ["lstm_lm", "gru_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm", "window_lm", "transformer_xl"]
+)
 def test_a_resumed_run_goes_on_with_what_its_streams_carry(name: str, tmp_path: Path) -> None:
     config = run_of(name, write_text(tmp_path / "text.txt"))
     resumes_in_the_same_bits(replace(config, rows=StreamRows(length=8, lanes=4)), tmp_path, cut=3)

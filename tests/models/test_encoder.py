@@ -8,8 +8,9 @@ from heddle.models import summarize
 from heddle.models.presets import build, preset
 from heddle.models.presets.encoders import table_of
 from heddle.nn.base import Context
-from heddle.nn.ends import FullEmbeddingConfig, NarrowEmbeddingConfig, PatchEmbeddingConfig, SegmentedEmbeddingConfig
+from heddle.nn.ends import FullEmbeddingConfig, NarrowEmbeddingConfig, SegmentedEmbeddingConfig
 from heddle.nn.outputs import EmbeddingOutputConfig, MaskedTokenOutputConfig, SequenceClassOutputConfig
+from heddle.nn.sources import PatchEmbeddingConfig
 
 SMALL = {"layers": 1, "width": 8, "heads": 2, "vocab": 11, "context": 6, "dropout": 0.0}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from heddle.core import ConfigError, UsageError
+from heddle.core import ConfigError
 from heddle.nn.base import Context, Module, NormalInitConfig, Place, initialize
 from heddle.nn.ends import (
     AdaptiveEmbeddingConfig,
@@ -14,7 +14,6 @@ from heddle.nn.ends import (
     FactorizedEmbeddingConfig,
     FullEmbeddingConfig,
     NarrowEmbeddingConfig,
-    PatchEmbeddingConfig,
     SegmentedEmbeddingConfig,
 )
 from heddle.nn.layers import LayerNormConfig
@@ -90,24 +89,6 @@ def test_a_narrow_entrance_widens_last() -> None:
     assert not torch.allclose(made(IDS, moved), want)
     with pytest.raises(ConfigError, match="position: want one that is added to the stream"):
         NarrowEmbeddingConfig(position=RotaryPositionConfig())
-
-
-def test_squares_equal_a_convolution_that_steps_by_its_own_size() -> None:
-    made = built(PatchEmbeddingConfig(size=3, channels=2), vocab=None)
-    images = torch.randn(2, 2, 6, 9, dtype=torch.float64)
-    kernel = made.map.weight.view(WIDTH, 2, 3, 3)
-    squares = nn.functional.conv2d(images, kernel, made.map.bias, stride=3).flatten(2).transpose(1, 2)
-    got = made(images, Context())
-    assert made.length(images) == got.shape[1] == 7
-    torch.testing.assert_close(got[:, 1:], squares)
-    torch.testing.assert_close(got[:, :1], made.first.expand(2, 1, WIDTH))
-
-
-@pytest.mark.parametrize("shape", [(1, 2, 7, 6), (1, 3, 6, 6), (2, 6)], ids=str)
-def test_images_that_squares_do_not_fill_are_refused(shape: tuple[int, ...]) -> None:
-    made = built(PatchEmbeddingConfig(size=3, channels=2), vocab=None)
-    with pytest.raises(UsageError, match="images: want"):
-        made.length(torch.zeros(shape, dtype=torch.long if len(shape) == 2 else torch.float32))
 
 
 @pytest.mark.parametrize("inner", [16, 64])

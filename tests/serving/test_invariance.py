@@ -11,6 +11,7 @@ from heddle.decoding import generation_config
 from heddle.decoding.generation import Completion
 from heddle.decoding.runtime import Request
 from heddle.models.networks import AutoregressiveModel
+from heddle.nn.quantization import remove_prepacked
 from heddle.serving import Engine, EngineConfig, EngineRequest
 
 STREAMS = 64
@@ -56,11 +57,20 @@ def test_streams_have_the_same_bits_alone_and_together(name: str) -> None:
     assert answers(model, EngineConfig(slots=16), requests[some], together=False) == together[some]
 
 
+def test_streams_have_the_same_bits_by_torchs_own_products() -> None:
+    model = served("gpt2")
+    requests = streams(model)
+    remove_prepacked(model)
+    together = answers(model, EngineConfig(slots=16, prepack=False), requests, together=True)
+    assert answers(model, EngineConfig(slots=16, prepack=False), requests[::4], together=False) == together[::4]
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_without_the_mode_bits_depend_on_neighbours(name: str) -> None:
     model = served(name)
     requests = streams(model, 24)
-    config = EngineConfig(slots=16, invariant="off")
+    remove_prepacked(model)
+    config = EngineConfig(slots=16, invariant="off", prepack=False)
     assert answers(model, config, requests, together=True) != answers(model, config, requests, together=False)
 
 

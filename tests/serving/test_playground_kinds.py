@@ -165,8 +165,10 @@ def test_another_token_is_taken_and_the_text_goes_on_as_the_server_writes(kind: 
     body = {**row, "max_tokens": 8, "temperature": 0, "return_token_ids": True}
     (wanted,) = kind.ask("/v1/completions", body)["choices"]
     assert tab.ids() == [*kept, *wanted["token_ids"]] and wanted["token_ids"]
-    greedy = int(kind.logits([*kept, 0], len(kept)).argmax())
-    assert wanted["token_ids"][0] == greedy, "it goes on from the branch"
+    prompt = Request(kept, kind.lm.tokenizer.source(TEXT) if kind.name == "pair" else None)
+    config = with_special_tokens(generation_config({"max_tokens": 8}), kind.lm.tokenizer)
+    (own,) = complete(kind.lm.model, [prompt], config)
+    assert wanted["token_ids"] == list(own.ids), "it goes on from the branch"
     assert tab.page.locator("#branches button").count() >= 2
     tab.do("#branches button >> nth=-2")
     assert tab.ids() == before
@@ -205,26 +207,26 @@ def test_gates_attention_and_experts_are_those_of_explain(kind: Kind) -> None:
         page.wait_for_selector(f"#map[data-map='{at} 0']")
         rows, columns = maps[at]["shape"][1:]
         assert kind.tab.cell("#map", rows - 1, columns - 2, rows, columns) == pytest.approx(
-            maps[at]["weights"][0][rows - 1][columns - 2], rel=1e-6
+            maps[at]["weights"][0][rows - 1][columns - 2], rel=1e-4
         )
         kind.tab.expect(7, 7 if kind.name == "bert" else 6)
         page.wait_for_selector("#rows .chip i", state="attached")
         marks = page.locator("#rows .chip i").evaluate_all("all => all.map((one) => Number(one.dataset.weight))")
-        assert marks == pytest.approx(maps[at]["weights"][0][7 if kind.name == "bert" else 6], abs=1e-6)
+        assert marks == pytest.approx(maps[at]["weights"][0][7 if kind.name == "bert" else 6], abs=1e-5)
         assert page.locator("#grid canvas").count() == sum(one["shape"][0] for one in maps)
     if "gates" in shown:
         cell = kind.explain("gates")[0]
         page.wait_for_selector("#cells canvas")
         unit, values = int(page.locator("#cells canvas").first.get_attribute("data-unit")), cell["values"]["forget"]
         found = kind.tab.cell("#cells canvas >> nth=0", 0, 3, len(values[0]), len(values))
-        assert found == pytest.approx(values[3][unit], rel=1e-6)
+        assert found == pytest.approx(values[3][unit], rel=1e-4)
     if "experts" in shown:
         layers = kind.explain("experts")
         page.wait_for_selector("#used li")
         page.locator("#rows .chip").nth(4).click()
         used = page.locator("#used li").evaluate_all("all => all.map((one) => JSON.parse(one.dataset.used))")
         assert [[pair for pair in one] for one in used] == [
-            [[id, pytest.approx(gate, rel=1e-6)] for id, gate in layer["chosen"][4]] for layer in layers
+            [[id, pytest.approx(gate, rel=1e-4)] for id, gate in layer["chosen"][4]] for layer in layers
         ]
 
 
@@ -277,8 +279,8 @@ def test_hostile_texts_stay_texts_in_every_view(kind: Kind) -> None:
     def answer(route: Any) -> None:
         response = route.fetch()
         found = response.json()
-        for side in found.get("sides", ()):
-            side["tokens"] = [HOSTILE for _ in side["tokens"]]
+        for sequence in found.get("sequences", ()):
+            sequence["tokens"] = [HOSTILE for _ in sequence["tokens"]]
         nodes = found.get("beams", {}).get("nodes", ())
         for one in [*found.get("best", ()), *nodes]:
             one["text"] = HOSTILE

@@ -81,6 +81,7 @@ ALLOWED = {
     "core/metrics/entities.py: recall": "the share of entities that are found, beside precision",
     "decoding/knn/approximate.py: recall": "the share of the nearest neighbours that a search finds",
     "decoding/knn/approximate.py: measure_recall": "the share of the nearest neighbours that a search finds",
+    "models/presets/captioners.py: show_attend_tell": "what its paper calls it: Show, Attend and Tell",
     "nn/layers/dropout.py: rate": "a dropout rate",
     "training/optimizers/optimizers.py: decay": "the share of steps in which a schedule decays (WSD)",
     "training/optimizers/weight_averaging.py: decay": "the decay of a moving average",

@@ -21,6 +21,7 @@ from heddle.cli.few_shot import (
 from heddle.cli.labelled_input import TextInput, pair_up, reference_labels, run_batches, text_inputs, write_record
 from heddle.cli.line_input import LineErrors
 from heddle.cli.options import Best, Device, Model, Weights, open_model
+from heddle.cli.terminal import note
 
 if TYPE_CHECKING:
     from heddle.lm import LM
@@ -33,7 +34,8 @@ def classify(  # noqa: PLR0913 - the options are the contract
         str,
         typer.Argument(
             metavar="[FILE|-]",
-            help="A text per line, JSON lines with text and pair, or a CSV or TSV table; -: standard input.",
+            help="A text per line, JSON lines with text and pair, or a CSV or TSV table; -: standard input. "
+            "Of a model of images: an image, or a folder of them.",
         ),
     ] = "-",
     model: Model = None,
@@ -57,9 +59,15 @@ def classify(  # noqa: PLR0913 - the options are the contract
     line that cannot be classified is reported on standard error; the exit code is then 1. A text that is longer than
     the model's context is read in windows, which are averaged. With --reference the last line has the grades.
 
+    Images, one or a folder of them, are classified by a model that was trained on some, such as a Vision Transformer:
+    the lines have path, label, probability and probabilities. With --reference FOLDER the class of each is the name of
+    the folder that it lies in.
+
     With --labels or --examples a model that writes text is prompted (few-shot): the label with the most probability
     after K examples and the text. Examples that do not fit into its context are left out whole, with a notice.
     """
+    if _means_media(file):
+        return _classify_media(file, (model, device, weights, best), reference)
     line_errors, found = LineErrors(), {}
     gold = None if reference is None else reference_labels(reference)
     prompting = classify_prompt(examples, labels, k, seed, calibrate, (template, instruction))
@@ -73,6 +81,33 @@ def classify(  # noqa: PLR0913 - the options are the contract
     if gold is not None and reference is not None:
         write_record(_grades(*pair_up(found, gold, reference)))
     return line_errors.code()
+
+
+def _means_media(path: str) -> bool:
+    """Tell whether a path means images: one of them, or a folder."""
+    from heddle.data.media import IMAGES
+
+    return path != "-" and (Path(path).is_dir() or Path(path).suffix.lower() in IMAGES)
+
+
+def _classify_media(file: str, chosen: tuple[str | None, str, str, bool], reference: Path | None) -> int:
+    """Classify images, or other media of the kind that the model was trained on."""
+    from heddle.tasks.inputs import MediaInputs
+    from heddle.tasks.labelling import MediaClassifier
+
+    lm = open_model(*chosen)
+    inputs = MediaInputs.of(lm.origin.settings, lm.model.reads)
+    results = list(MediaClassifier.of(lm.model, inputs).run(inputs.find([file])))
+    for one in results:
+        if one.found is None:
+            note(one.error or "")
+        else:
+            write_record({"path": one.input.origin, **one.found.plain()})
+    if reference is not None:
+        gold = {one.key: one.media.path.parent.name for one in inputs.find([reference])}
+        good = [one for one in results if one.found is not None]
+        write_record(_grades([one.found for one in good if one.found], [(gold[one.input.key],) for one in good]))
+    return int(any(one.found is None for one in results))
 
 
 def _task(lm: "LM", prompting: "FewShot | None") -> "Callable[[list[TextInput]], Sequence[ClassifiedText]]":

@@ -1,22 +1,18 @@
 """heddle compare: variants of a model at an equal budget, with seeds, statistics and a verdict."""
 
-import contextlib
 import math
 import shlex
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heddle.cli.comparison_options import Again, ExecutorName, Minutes, Processes, Whole, typed_before, watching
 from heddle.cli.terminal import print_message
 
 if TYPE_CHECKING:
-    from heddle.comparison import Compared, Watcher
+    from heddle.comparison import Compared
     from heddle.comparison.suites import Suite
-
-COMMAND = "command.txt"  # in the folder of a comparison: how it was asked for
 
 
 def compare(  # noqa: PLR0913 - one for each option
@@ -38,24 +34,15 @@ def compare(  # noqa: PLR0913 - one for each option
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="The folder of the results. Default: comparisons/SUITE.")
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Runs side by side. Default: one on a GPU, where their time is measured, else one a core."
-        ),
-    ] = None,
+    processes: Processes = None,
     at_once: Annotated[
         int | None,
         typer.Option("--at-once", min=1, help="How many processes train at once; the others compile. Default: all."),
     ] = None,
-    executor: Annotated[str, typer.Option(help="Where runs train: local or ray.")] = "local",
-    minutes: Annotated[
-        float | None, typer.Option(min=0, help="Stop after this time. Runs under way are saved, and go on next time.")
-    ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Start only runs that are expected to end within --minutes.")
-    ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Train failed runs again.")] = False,
+    executor: ExecutorName = "local",
+    minutes: Minutes = None,
+    whole: Whole = False,
+    again: Again = False,
     pilot: Annotated[
         bool, typer.Option("--pilot", help="Measure speed and noise only: steps of each variant, runs of the base.")
     ] = False,
@@ -99,17 +86,6 @@ def configure(target: str, words: list[str]) -> "Suite":
     return with_settings(choose_suite(target, [word for word in words if "=" not in word]), settings)
 
 
-def typed_before(folder: Path) -> list[str]:
-    """Return the words with which the comparison of a folder was asked for."""
-    from heddle.core import UsageError
-    from heddle.core.system import read_text
-
-    path = folder / COMMAND
-    if not path.exists():
-        raise UsageError(f"{folder}: not the folder of a comparison: it has no {COMMAND}")
-    return shlex.split(read_text(path))
-
-
 def _list_suites() -> None:
     from heddle.comparison.suites import SUITES
 
@@ -117,42 +93,6 @@ def _list_suites() -> None:
     for name, make in SUITES.items():
         first = (make.__doc__ or "").strip().splitlines()
         print_message(f"  {name:<12} {first[0] if first else ''}")
-
-
-@contextlib.contextmanager
-def watching(folder: Path, typed: list[str]) -> "Iterator[Watcher]":
-    """Show lines and a bar while a comparison runs; after SIGTERM runs are saved, as after Ctrl-C."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from heddle.cli.console import steady_console
-    from heddle.comparison import Standing, Watcher
-    from heddle.core.system import write_text
-
-    console = steady_console()
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task("", total=None)
-            written: list[str] = []
-
-            def print_line(text: str) -> None:
-                if not written:  # the folder is there and locked by now
-                    written.append(shlex.join(typed))
-                    write_text(folder / COMMAND, written[0])
-                console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-            def on_standing(now: Standing) -> None:
-                runs = (f"{variant} {seed}: {step}/{steps}" for variant, seed, step, steps in now.training)
-                bar.update(task, total=now.runs, completed=now.done, description=", ".join(runs)[:100])
-
-            yield Watcher(print_line, on_standing)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def show_verdicts(compared: "Compared") -> None:

@@ -133,8 +133,8 @@ def _number(value: float) -> str:
 # --- SVG --------------------------------------------------------------------------------------------------------------
 
 
-def to_svg(curves: Sequence[Curve]) -> str:
-    """Return a figure with a line for each curve, axes with numbers, and names."""
+def to_svg(curves: Sequence[Curve], marks: Sequence[float] = ()) -> str:
+    """Return a figure with a line for each curve, axes with numbers, and names; marked places have an upright line."""
     span = Span.of(curves)
     tall = HEIGHT + 18 * len(curves)
     parts = [
@@ -149,6 +149,9 @@ def to_svg(curves: Sequence[Curve]) -> str:
             f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>'
             f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_number(round(step))}</text>'
         )
+    for x, _ in (_at(*span.place(mark, span.low)) for mark in marks if span.left <= mark <= span.right):
+        line = f'x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{HEIGHT - BOTTOM}"'
+        parts.append(f'<line {line} stroke="#999" stroke-dasharray="4 3"/>')
     for index, (colour, curve) in enumerate(zip(_cycle(COLOURS), curves, strict=False)):
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (_at(*span.place(*point)) for point in curve.points))
         y = HEIGHT + 18 * index

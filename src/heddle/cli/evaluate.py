@@ -23,7 +23,8 @@ from heddle.cli.few_shot import (
     Template,
 )
 from heddle.cli.line_input import BAD_LINES
-from heddle.cli.options import Best, Device, Json, Model, Weights, open_model
+from heddle.cli.long_texts import ByPosition, Length, LongReading, measure_long_texts
+from heddle.cli.options import Best, Device, Json, Model, Sinks, Weights, open_model
 from heddle.cli.terminal import note, print_message, write
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
         str | None,
         typer.Option(
             help="A task to grade on --data: classify, tag, answer, summarize, blimp, dialogue, next_sentence, "
-            "webquestions, naturalstories, masked_words, or your own (--use)."
+            "webquestions, naturalstories, masked_words, passkey, or your own (--use)."
         ),
     ] = None,
     labels: Labels = None,
@@ -69,6 +70,9 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     ] = False,
     window: Annotated[int | None, typer.Option(help="Sliding window in tokens. Default: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Stride of the window in tokens. Default: half a window.")] = None,
+    sinks: Sinks = None,
+    by_position: ByPosition = None,
+    length: Length = None,
     carry: Annotated[
         bool, typer.Option("--carry", help="Carry the state of a recurrent model from document to document.")
     ] = False,
@@ -98,11 +102,17 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
     recall = memories.MemoryWords(memory, memory_weight, memory_k, memory_temperature, memory_search)
     prompt = PromptOptions(labels, examples, k, seed, calibrate, template, instruction)
     if task is not None:
-        chosen = _check_task(task, data, {"window": window, "stride": stride, "carry": carry or None})
+        refused = {"window": window, "stride": stride, "carry": carry or None, "sinks": sinks}
+        chosen = _check_task(task, data, refused | {"by-position": by_position, "length": length})
         prompting = prompt.for_task(chosen)
         lm = recall.apply(open_model(model, device, weights, best))
         return _grade(chosen, lm, str(data), GradeOptions(prompting, prompt.record(prompting), limit, json_))
     prompt.refuse("--task")
+    if sinks is not None or by_position is not None or length is not None:
+        reading = LongReading(window, stride, carry, sinks, by_position, length)
+        reading.check()
+        lm = recall.apply(open_model(model, device, weights, best))
+        return measure_long_texts(lm, data, limit, reading, json_)
     lm = recall.apply(open_model(model, device, weights, best))
     return _measure(lm, data, limit, (window, stride, carry), json_)
 
@@ -132,15 +142,15 @@ def _measure(
         _refuse_reading(reading)
         found = _measure_pairs(lm, islice(_pairs(corpus, data, counter), limit))
     elif kept is not None:
-        found = measure(lm.model, lm.tokenizer, _limited(kept, limit), *reading)
+        found = measure(lm.model, lm.tokenizer, limited(kept, limit), *reading)
     elif corpus is not None and corpus.chats:
         found = evaluate_chats(lm.model, lm.tokenizer, islice(_chats(lm, corpus, counter, data), limit), *reading)
     else:
-        found = measure(lm.model, lm.tokenizer, _limited(_texts(lm, corpus, data, counter), limit), *reading)
+        found = measure(lm.model, lm.tokenizer, limited(held_out_texts(lm, corpus, data, counter), limit), *reading)
     if as_json:
         write(json.dumps(found.plain()))
     else:
-        _show(found)
+        show_evaluation(found)
     return report_skipped(counter, own=data is None)
 
 
@@ -161,7 +171,7 @@ def _refuse_reading(reading: tuple[int | None, int | None, bool]) -> None:
             raise UsageError(f"--{name} has no effect on an encoder-decoder, which reads each pair whole")
 
 
-def _limited(texts: "Iterator[str] | Shards", limit: int | None) -> "Iterator[str] | Shards":
+def limited(texts: "Iterator[str] | Shards", limit: int | None) -> "Iterator[str] | Shards":
     """Return at most so many texts."""
     from heddle.core import UsageError
     from heddle.data.shards import Shards
@@ -240,7 +250,7 @@ def _keep(lm: "LM", record: dict[str, object]) -> None:
         file.write(json.dumps(record) + "\n")
 
 
-def _show(found: "Evaluation") -> None:
+def show_evaluation(found: "Evaluation") -> None:
     print_message(f"loss             {found.loss:.4f} nats per token{MEASURES[found.measure]}")
     print_message(f"perplexity       {found.perplexity:.6g} per token, {found.word_perplexity:.6g} per word")
     print_message(f"bits per byte    {found.bits_per_byte:.4f}")
@@ -254,6 +264,8 @@ def _show(found: "Evaluation") -> None:
         print_message(f"unknown          {share}; {hidden}")
     if found.measure == "teacher-forced":
         print_message("read             each target whole, given its source")
+    elif found.stride is None and found.window is not None:
+        print_message(f"streamed         the latest {found.window} tokens and the sinks kept")
     elif found.window is None:
         print_message("read in order    the state carried from document to document")
     else:
@@ -319,7 +331,7 @@ def _kept(lm: "LM", corpus: "CorpusConfig") -> "Shards | None":
     return None
 
 
-def _texts(
+def held_out_texts(
     lm: "LM", corpus: "CorpusConfig | None", data: str | None, counter: "DocumentCounter"
 ) -> "Iterator[str] | Shards":
     """Return the texts to measure: the held-out part of a run's corpus, all of a path, or the held-out shards."""

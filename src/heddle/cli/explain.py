@@ -16,7 +16,8 @@ MARK = '<meta name="generator" content="heddle explain">'
 
 def explain(  # noqa: PLR0913 - the options are the contract
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The text that the model reads; the source, of an encoder-decoder.")
+        str, typer.Argument(metavar="TEXT", help="The text that the model reads; the source, of an encoder-decoder. "
+            "Of a model of images, video or sound: a file.")
     ],
     model: Model = None,
     what: Annotated[
@@ -97,4 +98,4 @@ def _is_our_json(path: Path) -> bool:
         data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except ValueError:
         return False
-    return isinstance(data, dict) and "sides" in data and "format" in data
+    return isinstance(data, dict) and bool({"sequences", "sides"} & data.keys()) and "format" in data  # format 1: sides

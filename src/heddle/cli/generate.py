@@ -14,7 +14,7 @@ import typer
 from heddle.cli import generation_options as opts
 from heddle.cli import memory_options as memories
 from heddle.cli.line_input import LineErrors, is_interactive, read_lines, stdin_is_piped, valid_lines, valid_records
-from heddle.cli.options import Best, Device, Json, Model, Weights, open_model
+from heddle.cli.options import Best, Device, Json, Model, Sinks, Weights, open_model
 from heddle.cli.progress import progress
 from heddle.cli.terminal import DIM, is_terminal, note, write
 
@@ -67,6 +67,8 @@ def generate(  # noqa: PLR0913 - the options are the contract
     draft: opts.DraftModel = None,
     cache: opts.CacheKind = None,
     compile: opts.CompileWhen = None,
+    window: opts.StreamWindow = None,
+    sinks: Sinks = None,
     memory: memories.Memory = None,
     memory_weight: memories.Weight = None,
     memory_k: memories.Count = None,

@@ -34,6 +34,9 @@ File = Annotated[
     ),
 ]
 Records = Annotated[bool, typer.Option("--records", help="Read --file as JSON lines, whatever its extension.")]
+StreamWindow = Annotated[
+    int | None, typer.Option("--window", metavar="TOKENS", help="With --sinks: the latest tokens that are kept.")
+]
 Batch = Annotated[int, typer.Option(min=1, help="Batch size: prompts per batch.")]
 MaxTokens = Annotated[int, typer.Option(help="Maximum number of new tokens.")]
 MinTokens = Annotated[

@@ -13,6 +13,7 @@ import typer
 from heddle import __version__
 from heddle.cli.answer import answer
 from heddle.cli.bench import bench
+from heddle.cli.caption import caption
 from heddle.cli.chat import chat
 from heddle.cli.check import check
 from heddle.cli.classify import classify
@@ -101,6 +102,7 @@ app.command("evaluate")(evaluate)
 app.command("translate")(translate)
 app.command("transcribe")(transcribe)
 app.command("summarize")(summarize)
+app.command("caption")(caption)
 app.command("classify")(classify)
 app.command("tag")(tag)
 app.command("answer")(answer)

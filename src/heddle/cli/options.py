@@ -35,6 +35,14 @@ Best = Annotated[
     bool, typer.Option("--best", help="Of a run, use the checkpoint of lowest held-out loss instead of the newest.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+Sinks = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Attention sinks: keep the first N tokens and the latest --window, in constant memory, however long a "
+        "text is; for positions that are distances, such as rotary ones.",
+    ),
+]
 Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as vocab=8192.")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli.compare import typed_before, watching
+from heddle.cli.comparison_options import Again, ExecutorName, Minutes, Processes, Whole, typed_before, watching
 from heddle.cli.terminal import print_message
 
 if TYPE_CHECKING:
@@ -26,17 +26,11 @@ def scale(  # noqa: PLR0913 - one for each option
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="The folder of the study. Default: scaling/NAME.")
     ] = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Runs side by side. Default: one on a GPU, else one a core.")
-    ] = None,
-    executor: Annotated[str, typer.Option(help="Where runs train: local or ray.")] = "local",
-    minutes: Annotated[
-        float | None, typer.Option(min=0, help="Stop after this time. Runs under way are saved, and go on next time.")
-    ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Start only runs that are expected to end within --minutes.")
-    ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Train failed runs again.")] = False,
+    processes: Processes = None,
+    executor: ExecutorName = "local",
+    minutes: Minutes = None,
+    whole: Whole = False,
+    again: Again = False,
     plan: Annotated[bool, typer.Option("--plan", help="Print the grid; train nothing.")] = False,
     pilot: Annotated[bool, typer.Option("--pilot", help="Measure the speed of every size only.")] = False,
     predict: Annotated[

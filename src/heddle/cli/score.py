@@ -12,7 +12,7 @@ import typer
 
 from heddle.cli import memory_options as memories
 from heddle.cli.line_input import InputLine, LineErrors, is_interactive, valid_lines, valid_records
-from heddle.cli.options import Best, Device, Model, Weights, open_model
+from heddle.cli.options import Best, Device, Model, Sinks, Weights, open_model
 from heddle.cli.terminal import write
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def score(  # noqa: PLR0913 - the options are the contract
     records: Annotated[bool, typer.Option("--records", help="Read JSON lines, whatever the extension.")] = False,
     window: Annotated[int | None, typer.Option(help="Sliding window in tokens. Default: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Stride of the window in tokens. Default: half a window.")] = None,
+    sinks: Sinks = None,
     hide: Annotated[
         MaskScope,
         typer.Option(help="For an encoder: mask the scored token, also the rest of its word, or all of it."),
@@ -88,7 +89,7 @@ def score(  # noqa: PLR0913 - the options are the contract
 
     if spaces is SpacePlacement.AFTER and by is not Unit.WORD:
         raise UsageError("--spaces after requires --by word")
-    config = ScoringConfig(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
+    config = ScoringConfig(window=window, stride=stride, sinks=sinks, hide=hide.value, spaces=spaces.value)
     recall = memories.MemoryWords(memory, memory_weight, memory_k, memory_temperature, memory_search)
     records = records or Path(file).suffix == ".jsonl"
     line_errors = LineErrors()

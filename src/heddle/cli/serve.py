@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +12,7 @@ from heddle.cli.terminal import DIM, note, print_report
 
 if TYPE_CHECKING:
     from heddle.lm import LM
-    from heddle.serving.http import ModelSource, Scorer
-    from heddle.tasks.scoring import TextScore
+    from heddle.serving.http import ModelSource
 
 KEY = "HEDDLE_API_KEY"  # in the environment, where a list of processes does not show it
 
@@ -41,7 +39,13 @@ def serve(  # noqa: PLR0913 - the options are the contract
     capacity: Annotated[
         int | None, typer.Option(metavar="TOKENS", min=1, help="Tokens of a slot, prompt and answer together.")
     ] = None,
-    waiting: Annotated[int, typer.Option(metavar="N", min=1, help="Requests that may wait for a slot.")] = 128,
+    waiting: Annotated[int, typer.Option(metavar="N", min=1, help="Requests that may wait for a slot.")] = 256,
+    waiting_per_client: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Those of one client, by key or address; default: half.")
+    ] = None,
+    max_wait: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long a request may wait; then the answer is 503.")
+    ] = 120.0,
     invariant: Annotated[
         str, typer.Option(metavar="MODE", help="Equal bits whatever else runs: auto (on a CPU), on or off.")
     ] = "auto",
@@ -69,7 +73,8 @@ def serve(  # noqa: PLR0913 - the options are the contract
         raise ConfigError.unknown("invariant", invariant, ("auto", "on", "off"))
     keys = (*(api_key or ()), *filter(None, [os.environ.get(KEY)]))
     address = Address(host, port, keys, tuple(allowed_host or ()), tuple(cors_origin or ()))
-    config = EngineConfig(slots=slots, capacity=capacity, waiting=waiting, invariant=invariant)  # type: ignore[arg-type]
+    limits = {"waiting": waiting, "waiting_per_client": waiting_per_client, "max_wait": max_wait}
+    config = EngineConfig(slots=slots, capacity=capacity, invariant=invariant, **limits)  # type: ignore[arg-type]
     try:
         from heddle.serving.http import Access, ServedModel, ServedModels, make_app
         from heddle.serving.http import serve as serve_app
@@ -87,30 +92,17 @@ def serve(  # noqa: PLR0913 - the options are the contract
 
 def _source(typed: str, device: str, weights: str, best: bool) -> "ModelSource":
     """Load a model, given as MODEL or NAME=MODEL."""
-    from heddle.checkpoints import find_source
-    from heddle.serving.http import ModelSource
+    from heddle.serve_app import model_source
 
     name, equals, path = typed.partition("=")
     if Path(typed).exists():  # a path may have an equals sign
         name, equals, path = typed, "", ""
-    where = (path if equals else typed) or None
-    lm = open_model(where, device, weights, best)
-    template = find_source(where, best=best).template()
-    called, computes = name if equals else _name(lm), (lm.embed, _score(lm))
-    return ModelSource(called, lm.model, lm.tokenizer, template, *computes, lm.origin.settings)
+    lm = open_model((path if equals else typed) or None, device, weights, best)
+    return model_source(name if equals else _name(lm), lm)
 
 
 def _name(lm: "LM") -> str:
     return "heddle" if lm.origin.path is None else lm.origin.path.name
-
-
-def _score(lm: "LM") -> "Scorer":
-    """Return what scores texts."""
-
-    def score(texts: Sequence[str], sources: Sequence[str] | None) -> "Sequence[TextScore]":
-        return lm.score(texts) if sources is None else lm.score(texts, source=sources)
-
-    return score
 
 
 class _Lines(logging.Handler):

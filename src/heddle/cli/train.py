@@ -49,7 +49,9 @@ def _ending(done: TrainedRun) -> str:
     if done.config.rows.paired and _edits(done.config.data):
         return f"done: {done.step} steps. Try: heddle retrieve INDEX - --edit {done.folder}"
     if done.config.rows.reads_media:
-        return f"done: {done.step} steps. Try: heddle transcribe FILE.wav -m {done.folder}"
+        seen = done.config.data.medium in ("image", "video")
+        verb = "caption FILE.png" if seen else "transcribe FILE.wav"
+        return f"done: {done.step} steps. Try: heddle {verb} -m {done.folder}"
     verb = "translate -" if done.config.rows.paired else "chat" if done.config.data.chats else GENERATE
     more = f" Try: heddle {verb} -m {done.folder}" if isinstance(done.model, AutoregressiveModel) else ""
     return f"done: {done.step} steps.{more}"

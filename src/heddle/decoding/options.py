@@ -13,7 +13,7 @@ from heddle.decoding.generation import (
     GreedySearch,
     MultinomialSampling,
 )
-from heddle.decoding.runtime import Compile
+from heddle.decoding.runtime import Compile, StreamingConfig
 from heddle.decoding.sampling import PenaltyConfig
 from heddle.decoding.search import BeamSearch
 from heddle.nn.state import KVCacheConfig
@@ -51,6 +51,8 @@ class GenerationOptions(TypedDict, total=False):
     no_repeat_ngram: int | None  # n-grams of so many tokens occur once in a row
     bias: Mapping[int, float] | Mapping[str, float] | None  # added to the logits of ids; -inf bans; texts: `LM` only
     strategy: DecodingStrategy | str | None  # any other decoding strategy, or the name of its kind
+    window: int | None  # with sinks: how many of the latest tokens are kept
+    sinks: int | None  # attention sinks: first tokens that are kept, so that a text may be longer than the context
 
 
 LIMITS = ("max_tokens", "min_tokens", "forced_end", "samples", "seconds", "max_length_ratio", "logprobs", "chunk")
@@ -60,7 +62,7 @@ PENALTIES = ("repetition", "presence", "frequency", "no_repeat_ngram")
 STRATEGY_OPTIONS = ("temperature", "seed", "beams", "contrast", *FILTERS, *BEAMS)  # what a strategy replaces
 
 COUNTS = ("max_tokens", "min_tokens", "samples", "logprobs", "chunk")
-INTEGERS = (*COUNTS, "top_k", "seed", "beams", "groups", "no_repeat_ngram")
+INTEGERS = (*COUNTS, "window", "sinks", "top_k", "seed", "beams", "groups", "no_repeat_ngram")
 NON_NUMERIC = ("cache", "compile", "bias", "strategy", "early_stopping", "forced_end")
 NO_OP_VALUES = {"top_p": 1, "min_p": 0, "typical": 1}  # values that turn a filter off
 
@@ -95,6 +97,7 @@ def generation_config(options: GenerationOptions) -> GenerationConfig:
         penalties=PenaltyConfig(bias=_biases(given.get("bias", {})), **penalties),
         cache=_cache(given.get("cache", "full")),
         compile=_compile(given.get("compile", "auto")),
+        streaming=_streaming(given),
         **{name: given[name] for name in LIMITS if name in given},
     )
     if config.compile == "on" and not strategy.compiles:
@@ -118,6 +121,16 @@ def _compile(word: object) -> Compile:
         if word == known:
             return known  # type: ignore[no-any-return]
     raise ConfigError("compile", want=f"one of {', '.join(get_args(Compile))}", got=word)
+
+
+def _streaming(given: SetOptions) -> StreamingConfig | None:
+    if "sinks" not in given:
+        if "window" in given:
+            raise ConfigError("window", "only used with attention sinks; set `sinks`, perhaps to 4")
+        return None
+    if "window" not in given:
+        raise ConfigError("window", want="a number of tokens beside sinks", got=None)
+    return StreamingConfig(window=given["window"], sinks=given["sinks"])
 
 
 def _cache(kind: Any) -> KVCacheConfig:

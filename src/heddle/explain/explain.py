@@ -1,12 +1,12 @@
 """Explain a text: one forward pass under read-only hooks, and further passes for what asks for them."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from heddle.core import UsageError
 from heddle.explain.attribution import attribution, patching
 from heddle.explain.display import Explanation
-from heddle.explain.inputs import ExplainOptions, Observer, Reading, Section, observe, read
+from heddle.explain.inputs import ExplainOptions, Given, Observer, Reading, Section, observe, read
 from heddle.explain.observers import (
     AttentionObserver,
     ExpertsObserver,
@@ -38,11 +38,11 @@ FURTHER: Mapping[str, Callable[[Reading, ExplainOptions], Section]] = {
 def explain(
     model: Model,
     tokenizer: Tokenizer | None,
-    text: str | Sequence[int],
+    text: Given,
     options: ExplainOptions | None = None,
     description: str = "",
 ) -> Explanation:
-    """Look inside a model while it reads a text, or ids as given; the model itself computes what it always does.
+    """Look inside a model while it reads a text, or ids or features as given; it computes what it always does.
 
     What was named in `what` and is not there is refused; of the usual things, what a model lacks is left out.
     """
@@ -64,7 +64,7 @@ def explain(
                 sections[name] = probabilities(reading, logits, options.top)
             elif name in FURTHER:
                 sections[name] = FURTHER[name](reading, options)
-    return Explanation(description, model.config.noun, reading.sides, sections, refused)
+    return Explanation(description, model.config.noun, reading.sequences, sections, refused)
 
 
 @contextlib.contextmanager

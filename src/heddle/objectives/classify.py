@@ -39,6 +39,7 @@ class ClassifyConfig(ExampleObjective):
     class_weights: Literal["none", "balanced"] | dict[str, float] = "none"
     labels: LabelSet | None = None
 
+    reads_media: ClassVar[bool] = True
     label_kind: ClassVar[LabelKind | None] = "classes"
     verb: ClassVar[str | None] = "classify"
 

@@ -66,7 +66,9 @@ def replace_labels(batch: ExampleBatch, labels: Tensor) -> ExampleBatch:
 
 
 def run_examples(model: Encoder, batch: ExampleBatch) -> tuple[Tensor, Context]:
-    """Return the last layer's vectors of examples, and their context."""
+    """Return the last layer's vectors of examples, texts or media, and their context."""
+    if batch.source is not None:
+        return model.run(batch.source, Context(lengths=batch.source_lengths))
     assert batch.lengths is not None
     return model.run(batch.inputs, model.context_for(batch.lengths, batch.segments))
 

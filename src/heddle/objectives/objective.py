@@ -121,7 +121,8 @@ class ObjectiveConfig(Config, ABC):
     def check_rows(self, rows: RowsConfig) -> None:
         """Refuse rows that cannot serve this objective, by the field to set."""
         if rows.reads_media and not self.reads_media:
-            want = "sequence, ctc or ctc_attention, because the rows are media with texts"
+            kinds = "classify" if rows.labelled else "sequence, ctc or ctc_attention"
+            want = f"{kinds}, because the rows are media with {'labels' if rows.labelled else 'texts'}"
             raise ConfigError("objective.kind", want=want, got=self.kind)
         if rows.compares_answers:
             raise ConfigError("objective.kind", want="preference, because the rows are pairs of answers", got=self.kind)

@@ -7,6 +7,13 @@ from heddle.recipes.finetuning import finetune
 from heddle.recipes.frozen_models import distill, dpo
 from heddle.recipes.labelled import answer, classify, embed, similarity, tag
 from heddle.recipes.language_models import characters, first, gpt2, lstm, lstm_characters, speedrun
+from heddle.recipes.pictures import (
+    caption,
+    caption_lstm,
+    caption_video,
+    classify_images,
+    transcribe_audio_visual,
+)
 from heddle.recipes.pretraining import bart, bert, electra, t5
 from heddle.recipes.speech import transcribe, transcribe_ctc, transcribe_lstm
 from heddle.recipes.translation import retrieve_and_edit, summarize, translate, translate_attention, translate_lstm
@@ -34,9 +41,14 @@ RECIPES = {
     "translate_lstm": translate_lstm,
     "summarize": summarize,
     "retrieve_and_edit": retrieve_and_edit,
+    "caption": caption,
+    "caption_lstm": caption_lstm,
+    "caption_video": caption_video,
+    "classify_images": classify_images,
     "transcribe": transcribe,
     "transcribe_lstm": transcribe_lstm,
     "transcribe_ctc": transcribe_ctc,
+    "transcribe_audio_visual": transcribe_audio_visual,
     "classify": classify,
     "tag": tag,
     "answer": answer,

@@ -155,12 +155,14 @@ def resolve_model(config: RunConfig, vocab: int, init: Source | None) -> ModelCo
         options = preset(model.name).option_names
         given = {"vocab": model.vocab or vocab, "context": model.context or config.model_length}
         model = replace(model, **{name: given[name] for name in given if name in options})
-        if config.rows.source_shape is not None and "features" in options and "features" not in model.dials:
-            model = replace(model, dials=model.dials | {"features": config.rows.source_shape[0]})
+        shape = config.rows.source_shape or ()
+        known = dict(zip({1: ("features",), 3: ("channels", "side")}.get(len(shape), ()), shape, strict=False))
+        dials = {name: size for name, size in known.items() if name in options and name not in model.dials}
+        model = replace(model, dials=model.dials | dials)
     full = config.objective.model_for(model.expand())
-    if full.vocab is None:
+    if full.vocab is None and config.rows.source_shape is None:
         raise ConfigError("model", want="one that reads tokens, to train on text", got=f"{full.kind} of images")
-    if full.vocab < vocab:
+    if full.vocab is not None and full.vocab < vocab:
         raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
     return full if config.adapters is None else with_adapters(full, config.adapters)
 

@@ -16,10 +16,11 @@ from heddle.checkpoints.store.config_format import migrate_config
 from heddle.checkpoints.store.manifest import CONFIG, MANIFEST, limit_of, read_manifest, read_text_file
 from heddle.checkpoints.store.safetensors_io import get_tensor, open_tensors
 from heddle.checkpoints.store.store import DamagedCheckpoint, Store
-from heddle.core import ConfigError, DamageError, UsageError, decode, hint, system_faults, user_code
+from heddle.core import ConfigError, DamageError, UsageError, decode, find, hint, system_faults, user_code
 from heddle.core.system import Hardware, choose_hardware, parse_json
 from heddle.models import build_meta
 from heddle.models.networks import Model, ModelConfig
+from heddle.nn.ends import EmbeddingConfig
 from heddle.text.tokenizers import TOKENIZER, Tokenizer
 
 CHECKPOINTS = "checkpoints"
@@ -122,8 +123,10 @@ def load_config(data: Any, path: Path) -> Any:
 def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
     """Return the full config of a run's model; the tokenizer must not be larger than its vocabulary."""
     full = decode(ModelConfig, config["model"], "model").expand().finished()
-    if full.vocab is None:
+    if full.vocab is None and all(one.reads == "ids" for one in find(full, EmbeddingConfig)):
         raise ConfigError("model.vocab", want="a number, because the model has a tokenizer", got=None)
+    if full.vocab is None:  # of images, with classes
+        return full
     if tokenizer.vocab > full.vocab:
         want = f"a tokenizer of at most {full.vocab} ids, as the model has"
         raise ConfigError(f"{checkpoint.path / TOKENIZER}", want=want, got=tokenizer.vocab)

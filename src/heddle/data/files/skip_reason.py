@@ -20,6 +20,7 @@ class SkipReason(StrEnum):
     NO_ANSWER = "no_answer"  # a conversation in which the assistant says nothing
     NO_FILE = "no_file"  # a medium that is named but not there
     BAD_MEDIA = "bad_media"  # a file that is no sound, picture or array that can be used
+    TOO_LARGE = "too_large"  # a picture of more pixels, or a file of more bytes, than are read
     NO_TEXT = "no_text"  # a medium without the text that belongs to it
 
     @property

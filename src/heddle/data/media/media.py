@@ -19,7 +19,7 @@ from heddle.core import Config, Positive, settings
 
 BLOCK = 1 << 20
 StoredType = Literal["uint8", "int16", "float16", "float32"]
-Fault = Literal["empty", "no_file", "unreadable", "bad_media", "too_long", "too_short"]
+Fault = Literal["empty", "no_file", "unreadable", "bad_media", "too_long", "too_short", "too_large"]
 
 
 class MediaFault(Exception):

@@ -4,6 +4,7 @@ from heddle.data.rows.examples import ExampleBatch, ExampleRows, check_examples
 from heddle.data.rows.loader import Batch, Loader, Row, RowPlan, collate
 from heddle.data.rows.measured_text import MeasuredText, measured_text
 from heddle.data.rows.media import MediaRows
+from heddle.data.rows.media_examples import MediaExampleRows
 from heddle.data.rows.mixing import MixedPlan, apportion
 from heddle.data.rows.packed import PackedRows
 from heddle.data.rows.pairs import PairRows

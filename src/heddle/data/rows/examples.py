@@ -40,6 +40,9 @@ class ExampleRow(Row):
         lengths, examples = (
             torch.tensor(values) for values in zip(*((r.length, r.example) for r in rows), strict=True)
         )
+        if rows[0].source is not None:
+            more |= {"source": stacked("source")}
+            more |= {} if rows[0].source_length is None else {"source_lengths": stacked("source_length")}
         at = torch.tensor(numbers, dtype=torch.int64)
         return ExampleBatch(inputs=inputs, rows=at, lengths=lengths, examples=examples, windows=places, **more)
 

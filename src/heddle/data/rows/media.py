@@ -91,50 +91,25 @@ class _Epoch:
     lengths: Numbers
 
 
-class MediaPlan(RowPlan):
-    """Rows of media and texts; each run of `batch` rows shares its padded lengths."""
+class MediaSide:
+    """The media of a corpus as rows read them: features, augmented by the row's number, padded alike in a batch."""
 
-    def __init__(self, config: MediaRows, texts: Shards, media: MediaShards, seed: int) -> None:
-        self._config, self._texts, self._media, self._seed = config, texts, media, seed
-        self.length, self.batch = config.length, config.batch
-        self._frames = np.array([config.features.count(shape) for shape in media.shapes], np.int64)
-        long_source, long_text = self._frames > config.source_length, texts.lengths > config.length
-        kept = np.flatnonzero(~(long_source | long_text))
-        too_long = {"source_too_long": long_source, "target_too_long": long_text & ~long_source}
-        self.skipped = {name: int(rows.sum()) for name, rows in too_long.items()}
-        if not len(kept):
-            limits = f"{config.source_length} frames and {config.length} tokens"
-            raise DataError(f"{texts.folder}: want media and texts of at most {limits}, found none among {texts.count}")
-        self.rows_per_epoch = -(-len(kept) // config.batch) * config.batch
-        self._mean = max(1, round(float(texts.lengths[kept].mean())))
-        self._epoch = EpochCache(partial(_epoch, config, (self._frames, texts.lengths), kept, seed))
+    def __init__(self, config: MediaRows, media: MediaShards, seed: int) -> None:
+        self._config, self._media, self._seed = config, media, seed
+        self.frames = np.array([config.features.count(shape) for shape in media.shapes], np.int64)
         self._padded = lru_cache(maxsize=64)(self._padded_frames)
 
-    @property
-    def mean_length(self) -> int:
-        return self._mean
+    def source(self, chosen: int, number: int, group: tuple[Numbers, int]) -> tuple[NDArray[Any], int | None]:
+        """Return the padded features of a document and how many frames of them are real; no document: one of zeros.
 
-    def row(self, number: int) -> Row:
-        epoch, index = divmod(number, self.rows_per_epoch)
-        plan, config = self._epoch(epoch), self._config
-        chosen, group = int(plan.documents[index]), index // config.batch
-        length = int(plan.lengths[group])
-        tokens, weights = np.full(length + 1, self._texts.end, self._texts.dtype), np.zeros(length, np.float32)
-        if chosen >= 0:
-            count = int(self._texts.lengths[chosen])
-            self._texts.fill(tokens[: count + 1], int(self._texts.ends[chosen]) - count)
-            weights[:count] = 1
-        source, frames = self._source(chosen, number, epoch, group)
-        inputs = with_begin_token(tokens, (np.zeros(1, np.int64),), self._texts)
-        return Row(tokens, weights, source=source, source_length=frames, inputs=inputs)
-
-    def _source(self, chosen: int, number: int, epoch: int, group: int) -> tuple[NDArray[Any], int | None]:
-        """Return the padded features of a document and how many frames of them are real; no document: one of zeros."""
+        `group` are the documents of the batch, and the number of its first row in the run.
+        """
         config = self._config
         if not config.features.over_time:
             empty = np.zeros(config.features.shape, np.float32)
             return (empty if chosen < 0 else self._features(chosen, number)), None
-        source = np.zeros((self._padded(epoch, group), *config.features.shape), np.float32)
+        documents, first = group
+        source = np.zeros((self._padded(tuple(documents.tolist()), first), *config.features.shape), np.float32)
         if chosen < 0:
             return source, 1
         found = self._features(chosen, number)
@@ -145,22 +120,60 @@ class MediaPlan(RowPlan):
         features = self._config.features.compute(self._media.array(chosen))
         return augmented(self._config.augment, features, self._seed, number)
 
-    def _padded_frames(self, epoch: int, group: int) -> int:
+    def _padded_frames(self, documents: tuple[int, ...], first: int) -> int:
         """Return the padded frames of a batch: of its longest row, as augmentations will make it."""
         config = self._config
-        first = group * config.batch
-        documents = self._epoch(epoch).documents[first : first + config.batch].tolist()
-        numbers = range(epoch * self.rows_per_epoch + first, epoch * self.rows_per_epoch + first + config.batch)
-        rows = [(int(self._frames[d]), number) for d, number in zip(documents, numbers, strict=True) if d >= 0]
+        rows = [(int(self.frames[d]), number) for number, d in enumerate(documents, first) if d >= 0]
         longest = max((augmented_length(config.augment, frames, self._seed, n) for frames, n in rows), default=1)
         return -(-longest // config.multiple) * config.multiple
+
+
+class MediaPlan(RowPlan):
+    """Rows of media and texts; each run of `batch` rows shares its padded lengths."""
+
+    def __init__(self, config: MediaRows, texts: Shards, media: MediaShards, seed: int) -> None:
+        self._config, self._texts, self._media = config, texts, MediaSide(config, media, seed)
+        self.length, self.batch = config.length, config.batch
+        frames = self._media.frames
+        long_source, long_text = frames > config.source_length, texts.lengths > config.length
+        kept = np.flatnonzero(~(long_source | long_text))
+        too_long = {"source_too_long": long_source, "target_too_long": long_text & ~long_source}
+        self.skipped = {name: int(rows.sum()) for name, rows in too_long.items()}
+        if not len(kept):
+            limits = f"{config.source_length} frames and {config.length} tokens"
+            raise DataError(f"{texts.folder}: want media and texts of at most {limits}, found none among {texts.count}")
+        self.rows_per_epoch = -(-len(kept) // config.batch) * config.batch
+        self._mean = max(1, round(float(texts.lengths[kept].mean())))
+        self._epoch = EpochCache(partial(_epoch, config, (frames, texts.lengths), kept, seed))
+
+    @property
+    def mean_length(self) -> int:
+        return self._mean
+
+    def row(self, number: int) -> Row:
+        epoch, index = divmod(number, self.rows_per_epoch)
+        plan, batch = self._epoch(epoch), self._config.batch
+        chosen, group = int(plan.documents[index]), index // batch
+        length = int(plan.lengths[group])
+        tokens, weights = np.full(length + 1, self._texts.end, self._texts.dtype), np.zeros(length, np.float32)
+        if chosen >= 0:
+            count = int(self._texts.lengths[chosen])
+            self._texts.fill(tokens[: count + 1], int(self._texts.ends[chosen]) - count)
+            weights[:count] = 1
+        documents = plan.documents[group * batch : (group + 1) * batch]
+        source, frames = self._media.source(chosen, number, (documents, number - index % batch))
+        inputs = with_begin_token(tokens, (np.zeros(1, np.int64),), self._texts)
+        return Row(tokens, weights, source=source, source_length=frames, inputs=inputs)
 
 
 def _epoch(config: MediaRows, sizes: tuple[Numbers, Numbers], kept: Numbers, seed: int, epoch: int) -> _Epoch:
     """Sort the documents by blurred lengths of source and text, group neighbours, and shuffle the groups."""
     frames, lengths = (side[kept] for side in sizes)
     noise = 2 * (random_bits(len(kept), seed, "media", epoch) / 2.0**64) - 1
-    order = np.lexsort((lengths, np.floor(frames * (1 + config.jitter * noise))))
+    if config.features.over_time:
+        order = np.lexsort((lengths, np.floor(frames * (1 + config.jitter * noise))))
+    else:  # texts of one length in another order each time
+        order = np.argsort(lengths + noise * (0.5 + config.jitter * lengths), kind="stable")
     groups = shuffled_groups(order, config.batch, seed, epoch)
     documents = np.where(groups < 0, -1, kept[groups]).ravel()
     return _Epoch(documents, padded_lengths(groups, lengths, config.multiple, config.length))

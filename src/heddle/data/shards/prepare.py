@@ -60,7 +60,7 @@ class Prepared:
 
     def shard_folders(self, split: Split) -> tuple[Path, ...]:
         """Return the folders of token shards of one split; the first has the texts, of pairs the sources."""
-        if self.media is not None:
+        if self.media is not None and self.labels is None:
             return (self.folder / split / "target",)
         names = ("source", "target") if self.pairs else ("",) if self.labels is None else ("text", "second")
         return tuple(self.folder / split / name for name in (names if self.second or self.pairs else names[:1]))
@@ -313,9 +313,7 @@ class _Writers:
                 self._open[split] = [source, (self._writer(folder / "target", start[0]), start[1:])]
             elif form == "media":
                 assert self.media is not None
-                self._media_writers[split] = self._stack.enter_context(
-                    MediaWriter(folder, self.media, self._fingerprint)
-                )
+                self._media_writers[split] = self._media_writer(folder, self.media)
                 self._open[split] = [(self._writer(folder / "target", start[0]), start[1:])]
             elif form in ("preferences", "chat_preferences"):  # conversations open with what their template writes
                 begin = special_tokens.document_start[0] if form == "preferences" else special_tokens.end
@@ -324,12 +322,17 @@ class _Writers:
                 names = ("text", "second") if self.second else ("text",)
                 self._open[split] = [(self._writer(folder / name, special_tokens.end), ()) for name in names]
                 self._label_writers[split] = self._label_writer(folder / "labels")
+                if self.media is not None:
+                    self._media_writers[split] = self._media_writer(folder, self.media)
             elif form == "conversations":  # they open with what their template writes
                 self._open[split] = [(self._writer(folder, special_tokens.end), ())]
             else:
                 self._open[split] = [
                     (self._writer(folder, special_tokens.document_start[0]), special_tokens.document_start[1:])
                 ]
+
+    def _media_writer(self, folder: Path, format: MediaFormat) -> MediaWriter:
+        return self._stack.enter_context(MediaWriter(folder, format, self._fingerprint))
 
     def _label_writer(self, folder: Path) -> ShardWriter:
         """Return a writer of labels as numbers; each document of them closes with 0, as shards need it."""

@@ -19,9 +19,14 @@ from heddle.data.sources.corpus import (
 )
 from heddle.data.sources.documents import Document, DocumentCounter, DocumentsChecksum, SkipReason, SourceConfig
 from heddle.data.sources.labels import Answers, ClassLabels, Label, LabelKind, Score, WordTags
-from heddle.data.sources.media_files import ArraySource, MediaSource, SoundSource
+from heddle.data.sources.media_files import (
+    ArraySource,
+    ManifestColumns,
+    MediaSource,
+    SoundSource,
+)
 from heddle.data.sources.plain_path import corpus_for, source_for
 from heddle.data.sources.preferences import PreferenceSource
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import CsvSource, JsonlSource, ParallelSource, TextSource, TsvSource
-from heddle.data.sources.tables import DatasetsSource, ParquetSource
+from heddle.data.sources.tables import ParquetSource

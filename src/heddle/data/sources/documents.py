@@ -98,6 +98,8 @@ class Document:
             return Document(self.group, "").digest
         if self.prototype is not None:
             return Document(self.text, "", target=self.target).digest
+        if self.label is not None and self.media is not None:
+            return Document("", "", media=self.media).digest
         return self.digest if self.label is None else Document(self.text, "", pair=self.pair).digest
 
 

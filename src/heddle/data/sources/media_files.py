@@ -17,6 +17,7 @@ from heddle.data.files import (
 )
 from heddle.data.media import ARRAYS, SOUNDS, Media, array_media, sound_media
 from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, read_bytes
+from heddle.data.sources.labels import Label
 from heddle.data.sources.records import numbered, parse_row
 
 MANIFESTS = (".jsonl", ".ndjson", ".tsv")
@@ -63,9 +64,11 @@ class MediaSource(SourceConfig):
     """What sources of media share: finding the files, their texts and, of a manifest, their speakers and parts.
 
     extensions: how the names of its files end.
+    alone: whether a folder that also holds other files, texts beside them apart, is no such source.
     """
 
     extensions: ClassVar[tuple[str, ...]]
+    alone: ClassVar[bool] = False
 
     path: str
     split: str | None
@@ -92,7 +95,26 @@ class MediaSource(SourceConfig):
                 counter.skip(entry.text, entry.origin)
             else:
                 media = self.open(entry.path, entry.start, entry.length)
-                yield Document(entry.text, entry.origin, group=entry.group, media=media)
+                yield Document(entry.text, entry.origin, entry.group, media=media, label=self.label(entry.text))
+
+    def label(self, text: str) -> Label | None:
+        """Return the label that the text of a file stands for; None: the text is what belongs to it."""
+        return None
+
+    def texts(self, path: Path) -> Sequence[str | SkipReason]:
+        """Return the texts of a file in a folder: one, or why there is none."""
+        return [text_beside(path)]
+
+    def lines_beside(self, path: Path) -> list[str | SkipReason]:
+        """Return the lines of the file of the same name that ends in .txt: each is a text for itself: a caption."""
+        found = _read_beside(path)
+        if isinstance(found, SkipReason):
+            return [found]
+        return [" ".join(line.split()) for line in found.split("\n") if line.strip()]
+
+    def parts(self, path: Path) -> list[Path]:
+        """Return the files that a medium consists of."""
+        return [path]
 
     def media_paths(self) -> list[Path]:
         """Return the files, in order; of a manifest, each as often as it has rows."""
@@ -102,9 +124,9 @@ class MediaSource(SourceConfig):
         """Return name, size and time of each file, of its text and of the manifest."""
         manifests = self._manifests()
         if manifests is not None:
-            found = [*manifests, *dict.fromkeys(self.media_paths())]
+            found = [*manifests, *(p for path in dict.fromkeys(self.media_paths()) for p in self.parts(path))]
         else:
-            found = [p for path in self._files() for p in (path, path.with_suffix(".txt"))]
+            found = [p for path in self.files() for p in (*self.parts(path), _text_file(path))]
         return [file_stamp(path) for path in found]
 
     def _manifests(self) -> list[Path] | None:
@@ -113,14 +135,17 @@ class MediaSource(SourceConfig):
         chosen = [path for path in found if file_extension(path).lower() in MANIFESTS]
         return chosen if chosen and len(chosen) == len(found) else None
 
-    def _files(self) -> list[Path]:
+    def files(self) -> list[Path]:
         return [path for path in find_files(self.path) if path.suffix.lower() in self.extensions]
 
     def entries(self, counter: DocumentCounter) -> Iterator[MediaEntry]:
-        """Yield each file with its text, or why it has none."""
+        """Yield what there is, with its text or why there is none; rows that cannot be read are counted."""
         manifests = self._manifests()
         if manifests is None:
-            yield from (MediaEntry(printable_path(path), path, text_beside(path)) for path in self._files())
+            for path in self.files():
+                texts = self.texts(path)
+                group = printable_path(path) if len(texts) > 1 else ""  # which stay on one side of a split
+                yield from (MediaEntry(printable_path(path), path, text, group) for text in texts)
             return
         for manifest in manifests:
             rows = _tsv_rows if file_extension(manifest).lower() == ".tsv" else _json_rows
@@ -164,17 +189,25 @@ def _first_file(manifest: Path) -> str | None:
 
 def text_beside(path: Path) -> str | SkipReason:
     """Return the text in the file of the same name that ends in .txt, or why there is none."""
+    found = _read_beside(path)
+    return found if isinstance(found, SkipReason) else " ".join(found.split())
+
+
+def _text_file(path: Path) -> Path:
+    return path.parent / f"{path.name}.txt" if path.is_dir() else path.with_suffix(".txt")
+
+
+def _read_beside(path: Path) -> str | SkipReason:
+    beside = _text_file(path)
     try:
-        with open_text(path.with_suffix(".txt")) as stream:
+        with open_text(beside) as stream:
             raw = stream.read(LONGEST_TEXT + 1)
     except UnreadableFile as fault:
-        return SkipReason.NO_TEXT if not path.with_suffix(".txt").exists() else fault.reason
+        return SkipReason.NO_TEXT if not beside.exists() else fault.reason
     if len(raw) > LONGEST_TEXT:
         return SkipReason.TOO_LONG
     found = read_bytes(raw)
-    if found is SkipReason.EMPTY:
-        return SkipReason.NO_TEXT
-    return found if isinstance(found, SkipReason) else " ".join(found.split())
+    return SkipReason.NO_TEXT if found is SkipReason.EMPTY else found
 
 
 def _number(cell: object, origin: str, column: str) -> float | None:

@@ -1,9 +1,10 @@
 """Preference pairs: a prompt, or a conversation, with the answer that was chosen and the one that was rejected."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
-from heddle.core import part
+from heddle.core import part, settings
 from heddle.data.files import file_stamp, find_files
 from heddle.data.sources.chats import ChatSource, readable
 from heddle.data.sources.documents import (
@@ -23,13 +24,9 @@ GLANCES = 100  # lines among which a row is looked for, to know what a file hold
 FIELDS = ("prompt", "chosen", "rejected")
 
 
-@part("preference")
-class PreferenceSource(SourceConfig):
+@settings
+class PreferencePairs(SourceConfig, ABC):
     """Preference pairs: JSON lines, or a JSON array, of objects with a prompt, a chosen and a rejected answer.
-
-    All three are texts. The tokens of an answer follow those of the prompt as they are: where a space belongs between
-    the two, one of them has it. A pair whose answers are the same teaches nothing and is left out. Pairs with the same
-    prompt stay on one side of a split.
 
     path: a file, a folder or a glob of JSON lines.
     prompt: the field of the prompt.
@@ -50,7 +47,8 @@ class PreferenceSource(SourceConfig):
         """Yield one document for each line, or each element of an array."""
         for path in find_files(self.path, *JSON):
             for origin, raw in numbered(path, self.longest, counter, self.encoding):
-                found = self._document(raw, origin)
+                row = parse_row(raw)
+                found = row if isinstance(row, SkipReason) else self.document(row, origin)
                 if isinstance(found, SkipReason):
                     counter.skip(found, origin)
                 else:
@@ -60,10 +58,21 @@ class PreferenceSource(SourceConfig):
         """Return name, size and time of each file."""
         return [file_stamp(path) for path in find_files(self.path, *JSON)]
 
-    def _document(self, raw: bytes, origin: str) -> Document | SkipReason:
-        row = parse_row(raw)
-        if isinstance(row, SkipReason):
-            return row
+    @abstractmethod
+    def document(self, row: JsonRow, origin: str) -> Document | SkipReason:
+        """Return the pair that a row holds, or why it holds none."""
+
+
+@part("preference")
+class PreferenceSource(PreferencePairs):
+    """Preference pairs: JSON lines, or a JSON array, of objects with a prompt, a chosen and a rejected answer.
+
+    All three are texts. The tokens of an answer follow those of the prompt as they are: where a space belongs between
+    the two, one of them has it. A pair whose answers are the same teaches nothing and is left out. Pairs with the same
+    prompt stay on one side of a split.
+    """
+
+    def document(self, row: JsonRow, origin: str) -> Document | SkipReason:
         texts: list[str] = []
         for name in (self.prompt, self.chosen, self.rejected):
             value = None if isinstance(row, str) else row.get(name)
@@ -79,44 +88,19 @@ class PreferenceSource(SourceConfig):
 
 
 @part("chat_preference")
-class ChatPreferenceSource(SourceConfig):
+class ChatPreferenceSource(PreferencePairs):
     """Preference pairs of conversations: JSON lines of objects with messages chosen and messages rejected.
 
     Both are lists of messages. They follow those of the prompt, if it is a list, too; a prompt that is a text is what
     the user says before two lists that begin with an answer. Otherwise the lists are whole conversations. Each side
     ends with an answer. Pairs with the same messages before they part stay on one side of a split.
 
-    path: a file, a folder or a glob of JSON lines.
     prompt: the field of the messages before the answers, where a row has one.
     chosen: the field of the better messages.
     rejected: the field of the worse messages.
-    longest: most bytes of a line; longer ones are left out and counted.
-    encoding: how the files are encoded, such as latin-1; None: UTF-8, or as a byte-order mark says.
     """
 
-    path: str
-    prompt: str = "prompt"
-    chosen: str = "chosen"
-    rejected: str = "rejected"
-    longest: Longest = LONGEST
-    encoding: Encoding | None = None
-
-    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
-        """Yield one document for each line, or each element of an array."""
-        for path in find_files(self.path, *JSON):
-            for origin, raw in numbered(path, self.longest, counter, self.encoding):
-                row = parse_row(raw)
-                found = row if isinstance(row, SkipReason) else self._document(row, origin)
-                if isinstance(found, SkipReason):
-                    counter.skip(found, origin)
-                else:
-                    yield found
-
-    def stamps(self) -> list[FileStamp]:
-        """Return name, size and time of each file."""
-        return [file_stamp(path) for path in find_files(self.path, *JSON)]
-
-    def _document(self, row: JsonRow, origin: str) -> Document | SkipReason:
+    def document(self, row: JsonRow, origin: str) -> Document | SkipReason:
         if isinstance(row, str):
             return SkipReason.BAD_JSON
         sides: list[Conversation] = []

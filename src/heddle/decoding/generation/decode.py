@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from heddle.core import replace
 from heddle.decoding.generation.generation_config import GenerationConfig, GenerationJob
 from heddle.decoding.generation.outputs import Completion, StepOutputs, StopCriterion, all_samples
-from heddle.decoding.runtime import PrefixCache, Prompt, Request, make_requests, prepare_prefill
+from heddle.decoding.runtime import PrefixCache, Prompt, Request, Source, make_requests, prepare_prefill
 from heddle.models.networks import AutoregressiveModel
 
 
@@ -14,7 +14,7 @@ def generate(
     model: AutoregressiveModel,
     prompts: Sequence[Prompt],
     config: GenerationConfig,
-    sources: Sequence[Prompt] | None = None,
+    sources: Sequence[Source] | None = None,
 ) -> list[list[int]]:
     """Return the new ids of each prompt, a stop id included; the samples of a prompt side by side.
 

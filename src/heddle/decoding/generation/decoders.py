@@ -56,7 +56,7 @@ class DynamicDecoder(StepDecoder):
     def __init__(
         self, model: AutoregressiveModel, prefill: runtime.Prefill, config: GenerationConfig, chooser: TokenChooser
     ) -> None:
-        self.model, self.chooser, self.max_length = model, chooser, prefill.max_length
+        self.model, self.chooser, self.prefill = model, chooser, prefill
         self.logits, self.state = _prefilled(model, prefill, config.samples)
 
     def choose(self, logits: Logits, positions: Sequence[RowPosition]) -> NextTokens:
@@ -65,7 +65,7 @@ class DynamicDecoder(StepDecoder):
     def advance(self, chosen: NextTokens, kept: Int[Tensor, " kept"] | None, length: int) -> Logits:
         if kept is not None:
             chosen, self.state = chosen[kept], self.state.select(kept)
-        self.state = runtime.with_capacity(self.model, self.state, length, self.max_length)
+        self.state = self.prefill.with_capacity(self.model, self.state, length)
         vectors, self.state = self.model.step(chosen[:, None], self.state)
         return self.model.head.logits(vectors[:, -1])
 

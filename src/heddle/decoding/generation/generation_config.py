@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from heddle.core import Config, ConfigError, check_at_least, kinds, replace, settings, within
 from heddle.decoding.generation.outputs import BatchOutputs, Completion, StepOutput, StopCriterion
-from heddle.decoding.runtime import Compile, PrefillOptions, PrefixCache, Request
+from heddle.decoding.runtime import Compile, PrefillOptions, PrefixCache, Request, StreamingConfig, check_cache
 from heddle.decoding.sampling import Logits, NextTokens, PenaltyConfig, RowPosition
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import FullKVCacheConfig, KVCacheConfig
@@ -122,6 +122,7 @@ class GenerationConfig(Config):
     logprobs: int | None = None  # most probable tokens returned with each chosen one's logprob; None: neither
     chunk: int = 1024  # tokens of each prompt read at once; changes memory alone
     cache: KVCacheConfig = FullKVCacheConfig()  # the kind of KV cache
+    streaming: StreamingConfig | None = None  # attention sinks and a window in place of the whole context
     compile: Compile = "auto"  # auto: steps are captured as CUDA graphs on a GPU; on: compiled too, for long work
     stop: tuple[int, ...] = ()  # stop ids, the end of a document among them
     begin: int | None = None  # the id that an empty prompt starts from
@@ -138,11 +139,19 @@ class GenerationConfig(Config):
         if self.min_tokens > self.max_tokens:
             raise ConfigError("min_tokens", want=f"at most max_tokens, {self.max_tokens}", got=self.min_tokens)
         self.strategy.check(self)
+        if self.streaming is not None:
+            check_cache(self.streaming, self.cache)
+            if self.strategy.chooser is None:
+                raise ConfigError("sinks", f"not supported by {self.strategy.kind} decoding; use greedy or sampling")
+            if self.compile == "on":
+                raise ConfigError("compile", want="auto or off with sinks", got="on")
 
     @property
     def prefill(self) -> PrefillOptions:
         """Return the settings that prefill depends on."""
-        return PrefillOptions(self.max_tokens, self.max_length_ratio, self.begin, self.chunk, self.cache)
+        return PrefillOptions(
+            self.max_tokens, self.max_length_ratio, self.begin, self.chunk, self.cache, self.streaming
+        )
 
     def with_special_tokens(
         self, begin: int, ends: tuple[int, ...], never: tuple[int, ...] = (), vocab: int | None = None

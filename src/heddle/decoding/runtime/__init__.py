@@ -25,3 +25,4 @@ from heddle.decoding.runtime.limits import (
 from heddle.decoding.runtime.prefill import Prefill, PrefillOptions, prepare_prefill, read_all, with_capacity
 from heddle.decoding.runtime.prefix_cache import PrefixCache
 from heddle.decoding.runtime.requests import Deadline, FinishReason, Prompt, Request, Source, make_requests
+from heddle.decoding.runtime.streaming import Streaming, StreamingConfig, check_cache

@@ -52,7 +52,7 @@ def capture_mode(model: AutoregressiveModel, prefill: Prefill, compile: Compile)
 
 def requested_mode(model: AutoregressiveModel, prefill: Prefill, compile: Compile) -> CaptureMode | None:
     """Return the mode that was requested; auto captures on a GPU when there are enough new tokens."""
-    if compile == "off":
+    if compile == "off" or prefill.streaming is not None:
         return None
     if not model.can_capture():
         if compile == "on":

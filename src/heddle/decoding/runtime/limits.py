@@ -15,9 +15,11 @@ from heddle.models.networks import AutoregressiveModel, BaseTower, Model
 from heddle.nn.base import Module
 
 
-def check_prompt(model: AutoregressiveModel, prompt: Sequence[int], begin: int | None = None) -> Sequence[int]:
-    """Return the prompt, or `begin` if it is empty; refuse unknown ids and prompts beyond the context."""
-    return _check_ids(model, model.decoder_tower, prompt, begin, "prompt")
+def check_prompt(
+    model: AutoregressiveModel, prompt: Sequence[int], begin: int | None = None, endless: bool = False
+) -> Sequence[int]:
+    """Return the prompt, or `begin` if it is empty; refuse unknown ids and, unless `endless`, more than the context."""
+    return _check_ids(model, None if endless else model.decoder_tower, prompt, begin, "prompt")
 
 
 @overload
@@ -35,7 +37,7 @@ def check_source(model: AutoregressiveModel, source: Source, begin: int | None =
 
 
 def _check_ids(
-    model: AutoregressiveModel, reader: BaseTower, ids: Sequence[int], begin: int | None, what: str
+    model: AutoregressiveModel, reader: BaseTower | None, ids: Sequence[int], begin: int | None, what: str
 ) -> Sequence[int]:
     if not len(ids):
         if begin is None:
@@ -44,7 +46,7 @@ def _check_ids(
     for id in ids:
         if not 0 <= id < model.vocab:
             raise UsageError(f"{what}: want ids from 0 to {model.vocab - 1}, got {id}")
-    if not _within(model, reader, len(ids)):
+    if reader is not None and not _within(model, reader, len(ids)):
         raise UsageError(f"{what}: {len(ids)} tokens are more than the model's context of {model.context}")
     return ids
 

@@ -15,6 +15,7 @@ from heddle.core.shapes import Stream
 from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, longest_row, pad_rows, pad_sources
 from heddle.decoding.runtime.prefix_cache import PrefixCache, common_prefixes
 from heddle.decoding.runtime.requests import FinishReason, Prompt, Request, Source
+from heddle.decoding.runtime.streaming import Streaming, StreamingConfig
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import KVCacheConfig, State
 
@@ -33,6 +34,7 @@ class PrefillOptions:
     begin: int | None  # the id that an empty prompt starts from
     chunk: int  # tokens of each row read at once
     cache: KVCacheConfig
+    streaming: StreamingConfig | None = None  # attention sinks and a window in place of the whole context
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Prefill:
     chunk: int  # tokens of each row read at once
     cache: KVCacheConfig
     prefix_cache: PrefixCache | None  # reads from it and adds to it
+    streaming: Streaming | None = None  # attention sinks and a window in place of the whole context
 
     @property
     def max_length(self) -> int:
@@ -54,11 +57,28 @@ class Prefill:
 
     def run(self, model: AutoregressiveModel) -> tuple[Float[Tensor, "batch vocab"], State]:
         """Read all prompts side by side, chunk by chunk; return the logits of each next token, and the state."""
-        if self.prefix_cache is None:
+        if self.streaming is not None:
+            vectors, state = self._stream(model, self.streaming)
+        elif self.prefix_cache is None:
             vectors, state = self._continue(model, range(len(self.prompts)), None)
         else:
             vectors, state = self._run_cached(model, self.prefix_cache)
         return model.head.logits(vectors), state
+
+    def _stream(self, model: AutoregressiveModel, streaming: Streaming) -> tuple[Vectors, State]:
+        """Read all prompts, keeping attention sinks and a window."""
+        ids, lengths = pad_rows(self.prompts, device_of(model))
+        state, last = streaming.new_state(len(ids)), None
+        for start, vectors, after in streaming.read(ids, lengths, state):
+            state, last = after, _last(vectors, None if lengths is None else lengths - 1 - start, last)
+        assert last is not None
+        return last, state
+
+    def with_capacity(self, model: AutoregressiveModel, state: State, length: int) -> State:
+        """Return a state with room for the next token of each row, which then has this length at most."""
+        if self.streaming is not None:
+            return self.streaming.evict(state)
+        return with_capacity(model, state, length, self.max_length)
 
     def initial_state(self, model: AutoregressiveModel, capacity: int) -> State:
         """Return the state before the prompts; the sources are encoded."""
@@ -150,22 +170,24 @@ def prepare_prefill(
     prefix_cache: PrefixCache | None = None,
 ) -> Prefill:
     """Check prompts and sources, and compute how far each row may go."""
+    streaming = None if options.streaming is None else Streaming(model, options.streaming)
     if model.reads != "ids":
         prefix_cache = None  # two sources of features are hardly ever the same
     if prefix_cache is not None and prefix_cache.model is not model:
         raise UsageError("prefix_cache: want one of this model, got one of another")
-    prompts = tuple(check_prompt(model, request.ids, options.begin) for request in requests)
+    endless = streaming is not None
+    prompts = tuple(check_prompt(model, request.ids, options.begin, endless) for request in requests)
     sources = _sources(model, requests, options)
     wanted = [len(prompt) + options.max_tokens for prompt in prompts]
     if options.max_length_ratio is not None and sources is not None:
         ratio = options.max_length_ratio
         limits = [len(p) + SLACK + math.ceil(ratio * len(s)) for p, s in zip(prompts, sources, strict=True)]
         wanted = [min(pair) for pair in zip(wanted, limits, strict=True)]
-    last = longest_row(model)
+    last = None if endless else longest_row(model)
     ends = tuple(end if last is None else min(end, last + 1) for end in wanted)  # the last token is never read
     pairs = zip(ends, wanted, strict=True)
     end_reasons = tuple(FinishReason.LENGTH if end == limit else FinishReason.CONTEXT for end, limit in pairs)
-    return Prefill(prompts, sources, ends, end_reasons, options.chunk, options.cache, prefix_cache)
+    return Prefill(prompts, sources, ends, end_reasons, options.chunk, options.cache, prefix_cache, streaming)
 
 
 def _sources(

@@ -30,8 +30,8 @@ class PenaltyConfig(Config):
     no_repeat_ngram: int = 0  # n-grams of so many tokens occur once in a row; 0: any may come again
 
     def __post_init__(self) -> None:
-        if not 0 < self.repetition < math.inf:
-            raise ConfigError("repetition", want="above 0, such as 1.2", got=self.repetition)
+        if not 1e-3 <= self.repetition <= 1e3:  # beyond, float32 logits overflow
+            raise ConfigError("repetition", want="from 0.001 to 1000, such as 1.2", got=self.repetition)
         check_at_least(0, no_repeat_ngram=self.no_repeat_ngram)
         for name in ("presence", "frequency"):
             if not abs(self.__dict__[name]) < math.inf:

@@ -1,5 +1,6 @@
 """Scoring: log-likelihoods by sliding window, with carried state, by masking, or of continuations of one prefix."""
 
+from heddle.decoding.scoring.long_texts import nll_long_texts
 from heddle.decoding.scoring.masked import MaskedText, check_encoder_input, nll_masked
 from heddle.decoding.scoring.scoring import (
     Continuation,

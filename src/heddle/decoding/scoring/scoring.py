@@ -111,7 +111,7 @@ def _by_window(
     gathered: list[_Window] = []
     held = 0
     for document in documents:
-        ids, known = _document_ids(model, document, begin)
+        ids, known = document_ids(model, document, begin)
         gathered += _windows(len(losses), *_trim_context(ids, known, windows), windows)
         losses.append(torch.empty(len(ids) - 1 - known, *shape))
         held += len(ids)
@@ -123,7 +123,7 @@ def _by_window(
     yield from losses
 
 
-def _document_ids(
+def document_ids(
     model: AutoregressiveModel, document: Document | Continuation, begin: int
 ) -> tuple[NDArray[np.int64], int]:
     """Return a document's ids, `begin` first, and how many of its targets are context."""
@@ -187,7 +187,7 @@ def _read(model: LanguageModel, batch: list[_Window], token_loss: TokenLoss) -> 
         padded[i, : len(window.ids)] = window.ids
         counts[i, window.skip : len(window.ids) - 1] = True
     ids, counted = (t.to(device_of(model)) for t in (torch.from_numpy(padded), counts))
-    vectors = model(ids[:, :-1])
+    vectors = model.hidden_states(ids[:, :-1])
     found = token_loss(vectors[counted], ids[:, 1:][counted]).float().cpu()
     return list(found.split(counts.sum(1).tolist()))
 
@@ -270,7 +270,7 @@ def nll_given_source(
 
 
 def _target_ids(model: EncoderDecoder, target: Document | Continuation, begin: int) -> tuple[NDArray[np.int64], int]:
-    ids, known = _document_ids(model, target, begin)
+    ids, known = document_ids(model, target, begin)
     if len(ids) - 1 > model.context and has_kv_cache(model.decoder):
         raise UsageError(f"text: {len(ids) - 1} tokens are more than the model's context of {model.context}")
     return ids, known

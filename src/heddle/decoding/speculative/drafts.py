@@ -120,6 +120,8 @@ def draft_chooser(config: GenerationConfig) -> TokenChooser:
     chooser = config.strategy.chooser
     if chooser is None:
         raise UsageError(f"draft: want sampling or greedy decoding, got {config.strategy.kind}")
+    if config.streaming is not None:
+        raise UsageError("draft: cannot be combined with sinks, whose cache drops tokens")
     return chooser
 
 

@@ -29,7 +29,7 @@ from heddle.explain.inputs import (
     PairReading,
     Reading,
     Section,
-    Side,
+    TokenSequence,
     modules_of,
     observe,
     replaced_embeddings,
@@ -41,7 +41,7 @@ from heddle.nn.stack import Block
 
 @dataclass(frozen=True)
 class Attribution(Section):
-    """What each token of each side contributes to a target, by method.
+    """What each token of each sequence contributes to a target, by method.
 
     steps: points at which integrated gradients needed the gradient.
     completeness: how far the sum of integrated gradients is from the score minus that of the baseline.
@@ -50,13 +50,15 @@ class Attribution(Section):
     target: str
     instead: str | None
     score: float  # log-probability of the target in nats, or its difference from that of the other
-    methods: Mapping[str, Mapping[str, tuple[float, ...]]]  # by method and side
+    methods: Mapping[str, Mapping[str, tuple[float, ...]]]  # by method and sequence
     completeness: float | None  # None: it was not computed
     steps: int
     refused: Mapping[str, str]
 
     def plain(self) -> dict[str, Any]:
-        methods = {name: {side: list(values) for side, values in one.items()} for name, one in self.methods.items()}
+        methods = {
+            name: {sequence: list(values) for sequence, values in one.items()} for name, one in self.methods.items()
+        }
         return {
             "target": self.target,
             "instead": self.instead,
@@ -73,7 +75,7 @@ def attribution(reading: Reading, options: ExplainOptions) -> Attribution:
     target = reading.target(options.target)
     other = None if options.instead is None else reading.target(options.instead)
     score = score_of(reading, target, other)
-    methods: dict[str, dict[Side, Tensor]] = {}
+    methods: dict[str, dict[TokenSequence, Tensor]] = {}
     refused: dict[str, str] = {}
     with eval_mode(reading.model), frozen(reading):
         embedded = embed(reading)
@@ -85,7 +87,9 @@ def attribution(reading: Reading, options: ExplainOptions) -> Attribution:
         methods["attention_rollout"] = attention_rollout(reading)
     except UsageError as error:
         refused["attention_rollout"] = str(error)
-    named = {method: {side.name: tuple(v.tolist()) for side, v in one.items()} for method, one in methods.items()}
+    named = {
+        method: {sequence.name: tuple(v.tolist()) for sequence, v in one.items()} for method, one in methods.items()
+    }
     against = None if other is None else reading.name_target(other)
     return Attribution(reading.name_target(target), against, whole, named, gap, steps, refused)
 
@@ -120,15 +124,15 @@ def score_of(reading: Reading, target: Sequence[int], other: Sequence[int] | Non
 
 
 def embed(reading: Reading) -> Embedded:
-    """Return the embedded tokens of each side, as the embedding gives them to the positions and layers."""
+    """Return the embedded tokens of each sequence, as the embedding gives them to the positions and layers."""
     found: Embedded = {}
     with contextlib.ExitStack() as hooks, torch.no_grad():
-        for side in reading.sides:
+        for sequence in reading.sequences:
 
-            def keep(_module: object, _inputs: object, output: Tensor, side: Side = side) -> None:
-                found.setdefault(side, output.detach().clone())
+            def keep(_module: object, _inputs: object, output: Tensor, sequence: TokenSequence = sequence) -> None:
+                found.setdefault(sequence, output.detach().clone())
 
-            hooks.callback(side.tower.embedding.register_forward_hook(keep).remove)
+            hooks.callback(sequence.tower.embedding.register_forward_hook(keep).remove)
         reading.forward()
     return found
 
@@ -146,41 +150,41 @@ def frozen(reading: Reading) -> Any:
             weight.requires_grad_(True)
 
 
-def gradient_x_input(embedded: Embedded, score: Score) -> dict[Side, Tensor]:
+def gradient_x_input(embedded: Embedded, score: Score) -> dict[TokenSequence, Tensor]:
     """Return gradient · vector for each token."""
     gradients = gradients_at(embedded, score)
-    return {side: (gradients[side] * vectors).sum(-1)[0] for side, vectors in embedded.items()}
+    return {sequence: (gradients[sequence] * vectors).sum(-1)[0] for sequence, vectors in embedded.items()}
 
 
 @torch.no_grad()
-def occlusion(embedded: Embedded, score: Score, whole: float) -> dict[Side, Tensor]:
+def occlusion(embedded: Embedded, score: Score, whole: float) -> dict[TokenSequence, Tensor]:
     """Return by how much the score falls when a token's vector is set to zero."""
-    found: dict[Side, Tensor] = {}
-    for side, vectors in embedded.items():
+    found: dict[TokenSequence, Tensor] = {}
+    for sequence, vectors in embedded.items():
         length = vectors.shape[1]
         size, losses = max(1, CHUNK // max(length, 1)), list[Tensor]()
         for first in range(0, length, size):
             places = torch.arange(first, min(length, first + size), device=vectors.device)
             rows = vectors.expand(len(places), -1, -1).clone()
             rows[torch.arange(len(places), device=vectors.device), places] = 0
-            with replaced_embeddings({side: rows}):
+            with replaced_embeddings({sequence: rows}):
                 losses.append(whole - score(len(places)))
-        found[side] = torch.cat(losses)
+        found[sequence] = torch.cat(losses)
     return found
 
 
-def attention_rollout(reading: Reading) -> dict[Side, Tensor]:
+def attention_rollout(reading: Reading) -> dict[TokenSequence, Tensor]:
     """Return how much of each token reaches the last place, through the mean attention of all layers and residuals."""
     if isinstance(reading, PairReading):
         raise UsageError("attention_rollout: want one stack of self-attention, got an encoder-decoder")
-    observer, side = AttentionObserver(reading), reading.main
+    observer, sequence = AttentionObserver(reading), reading.main
     observe(reading, [observer])
-    layers = sum(1 for _ in modules_of(side, Block))
+    layers = sum(1 for _ in modules_of(sequence, Block))
     maps = [one for one in observer.maps if one.kind == "self"]
-    if len(maps) < layers or any(one.weights.shape[1:] != (len(side.ids), len(side.ids)) for one in maps):
+    if len(maps) < layers or any(one.weights.shape[1:] != (len(sequence.ids), len(sequence.ids)) for one in maps):
         raise UsageError("attention_rollout: want attention in every layer, on rows of one length, got other layers")
-    flow = torch.eye(len(side.ids), dtype=maps[0].weights.dtype)
+    flow = torch.eye(len(sequence.ids), dtype=maps[0].weights.dtype)
     for one in maps:
-        mixed = one.weights.mean(0) + torch.eye(len(side.ids), dtype=flow.dtype)
+        mixed = one.weights.mean(0) + torch.eye(len(sequence.ids), dtype=flow.dtype)
         flow = (mixed / mixed.sum(-1, keepdim=True)) @ flow
-    return {side: flow[-1]}
+    return {sequence: flow[-1]}

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heddle.explain.inputs import CHUNK, Side, replaced_embeddings
+from heddle.explain.inputs import CHUNK, TokenSequence, replaced_embeddings
 
 COMPLETE = 1e-3  # how far the sum may be from the difference of the scores
 MAX_POINTS = 2048  # at which the gradient is computed: a score that jumps, as where experts change, is never complete
 NOTHING = 1e-10  # a piece this near to zero is not divided: there a stack of norms jumps, within rounding
 ORDER = 16  # points of a piece of a divided one
 
-Embedded = dict[Side, Tensor]  # by side, [rows, length, width]
+Embedded = dict[TokenSequence, Tensor]  # by sequence, [rows, length, width]
 Score = Callable[[int], Tensor]  # of several equal rows
 
 
@@ -51,7 +51,7 @@ class Path:
 
     def at(self, shares: Tensor) -> Embedded:
         """Return points of the path as rows."""
-        return {side: vectors * shares.to(vectors)[:, None, None] for side, vectors in self.embedded.items()}
+        return {sequence: vectors * shares.to(vectors)[:, None, None] for sequence, vectors in self.embedded.items()}
 
     @property
     def rows(self) -> int:
@@ -71,10 +71,10 @@ class Path:
         """Return the integral of the gradient over a piece, for each number of each vector."""
         places, weights = (torch.from_numpy(one) for one in np.polynomial.legendre.leggauss(order))
         shares, measures = start + (places + 1) / 2 * (end - start), weights / 2 * (end - start)
-        totals = {side: torch.zeros_like(vectors[0]) for side, vectors in self.embedded.items()}
+        totals = {sequence: torch.zeros_like(vectors[0]) for sequence, vectors in self.embedded.items()}
         for part, measure in zip(shares.split(self.rows), measures.split(self.rows), strict=True):
-            for side, gradient in gradients_at(self.at(part), self.score).items():
-                totals[side] += (gradient * measure.to(gradient)[:, None, None]).sum(0)
+            for sequence, gradient in gradients_at(self.at(part), self.score).items():
+                totals[sequence] += (gradient * measure.to(gradient)[:, None, None]).sum(0)
         return totals
 
     def pieces(self, edges: list[float], order: int) -> list[Piece]:
@@ -87,7 +87,9 @@ class Path:
         return found
 
 
-def integrated_gradients(embedded: Embedded, score: Score, steps: int) -> tuple[dict[Side, Tensor], int, float]:
+def integrated_gradients(
+    embedded: Embedded, score: Score, steps: int
+) -> tuple[dict[TokenSequence, Tensor], int, float]:
     """Return the integral of the gradient from zeros to the vectors, times the vectors, summed for each token.
 
     Also the number of points, and how far the sum is from the difference that it explains (completeness).
@@ -105,23 +107,27 @@ def integrated_gradients(embedded: Embedded, score: Score, steps: int) -> tuple[
         if len(kept) == len(pieces):
             break
         pieces = kept
-    whole = {side: sum((p.integral[side] for p in pieces[1:]), pieces[0].integral[side]) for side in embedded}
+    whole = {
+        sequence: sum((p.integral[sequence] for p in pieces[1:]), pieces[0].integral[sequence]) for sequence in embedded
+    }
     first, last = path.scores([0.0, 1.0])
     gap = abs(total(embedded, whole) - (last - first))
-    return {side: (whole[side] * vectors[0]).sum(-1) for side, vectors in embedded.items()}, points, gap
+    return {sequence: (whole[sequence] * vectors[0]).sum(-1) for sequence, vectors in embedded.items()}, points, gap
 
 
 def total(embedded: Embedded, integral: Embedded) -> float:
     """Return the sum of integral · vector over all tokens."""
-    return sum(float((integral[side].double() * vectors[0].double()).sum()) for side, vectors in embedded.items())
+    return sum(
+        float((integral[sequence].double() * vectors[0].double()).sum()) for sequence, vectors in embedded.items()
+    )
 
 
 def gradients_at(points: Embedded, score: Score) -> Embedded:
     """Return the gradient of the score by the embedded tokens of each row."""
-    leaves = {side: vectors.detach().requires_grad_() for side, vectors in points.items()}
+    leaves = {sequence: vectors.detach().requires_grad_() for sequence, vectors in points.items()}
     rows = len(next(iter(leaves.values())))
     with torch.enable_grad(), replaced_embeddings(leaves):
         total = score(rows).sum()
         found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     pairs = zip(leaves.items(), found, strict=True)
-    return {side: torch.zeros_like(leaf) if grad is None else grad for (side, leaf), grad in pairs}
+    return {sequence: torch.zeros_like(leaf) if grad is None else grad for (sequence, leaf), grad in pairs}

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.explain.attribution.attribution import Score, score_of
-from heddle.explain.inputs import CHUNK, ExplainOptions, Reading, Section, Side, modules_of, read
+from heddle.explain.inputs import CHUNK, ExplainOptions, Reading, Section, TokenSequence, modules_of, read
 from heddle.nn.stack import Block
 
 
 @dataclass(frozen=True)
 class Patching(Section):
-    """The effect of each layer at each place of the first side, and the scores of both texts in nats."""
+    """The effect of each layer at each place of the first sequence, and the scores of both texts in nats."""
 
-    side: str
+    sequence: str
     target: str
     instead: str | None
     corrupted: tuple[str, ...]  # the tokens of the corrupted text
@@ -33,7 +33,7 @@ class Patching(Section):
 
     def plain(self) -> dict[str, Any]:
         return {
-            "side": self.side,
+            "sequence": self.sequence,
             "target": self.target,
             "instead": self.instead,
             "corrupted": list(self.corrupted),
@@ -48,30 +48,32 @@ def patching(reading: Reading, options: ExplainOptions) -> Patching:
     """Return the effect of patching each layer's output at each place."""
     if options.corrupted is None:
         raise UsageError("corrupted: want a second text of as many tokens, got none")
+    if reading.model.reads != "ids":
+        raise UsageError(f"patching: want a model of texts, got one that reads {reading.model.reads}")
     other = read(reading.model, reading.tokenizer, options.corrupted, options)
-    side, wrong = reading.sides[0], other.sides[0]
-    if len(side.ids) != len(wrong.ids):
-        raise UsageError(f"corrupted: want a text of {len(side.ids)} tokens, as the other, got {len(wrong.ids)}")
+    sequence, wrong = reading.sequences[0], other.sequences[0]
+    if len(sequence.ids) != len(wrong.ids):
+        raise UsageError(f"corrupted: want a text of {len(sequence.ids)} tokens, as the other, got {len(wrong.ids)}")
     target = reading.target(options.target)
     instead = None if options.instead is None else reading.target(options.instead)
     clean, corrupted = (score_of(one, target, instead) for one in (reading, other.with_output(reading.main.ids)))
     with reading.looking():
-        streams = layer_streams(side, clean)
+        streams = layer_streams(sequence, clean)
         scores = float(clean(1)[0]), float(corrupted(1)[0])
         if abs(scores[0] - scores[1]) < 1e-9:
             raise UsageError("corrupted: want a text that changes the score, got the same score")
-        patched = torch.stack([_patch_layer(side, name, stream, corrupted) for name, stream in streams])
+        patched = torch.stack([_patch_layer(sequence, name, stream, corrupted) for name, stream in streams])
     effects = (patched - scores[1]) / (scores[0] - scores[1])
     names = tuple(name for name, _ in streams)
     against = None if instead is None else reading.name_target(instead)
-    return Patching(side.name, reading.name_target(target), against, wrong.texts, *scores, names, effects.cpu())
+    return Patching(sequence.name, reading.name_target(target), against, wrong.texts, *scores, names, effects.cpu())
 
 
-def layer_streams(side: Side, score: Score) -> list[tuple[str, Tensor]]:
-    """Return the output of each layer of a side; a layer of a loop has one for each turn."""
+def layer_streams(sequence: TokenSequence, score: Score) -> list[tuple[str, Tensor]]:
+    """Return the output of each layer of a sequence; a layer of a loop has one for each turn."""
     found: list[tuple[str, Tensor]] = []
     with contextlib.ExitStack() as hooks:
-        for name, block in modules_of(side, Block):
+        for name, block in modules_of(sequence, Block):
 
             def keep(_module: object, inputs: Any, output: Any, name: str = name) -> None:
                 found.append((name + inputs[1].turn, output[0]))
@@ -79,17 +81,17 @@ def layer_streams(side: Side, score: Score) -> list[tuple[str, Tensor]]:
             hooks.callback(block.register_forward_hook(keep).remove)
         score(1)
     unique = dict(found)  # a contrastive score runs the model twice
-    if any(stream.shape[1] < len(side.ids) for stream in unique.values()):
+    if any(stream.shape[1] < len(sequence.ids) for stream in unique.values()):
         raise UsageError("patching: want layers of one length, got pooling")
     return list(unique.items())
 
 
-def _patch_layer(side: Side, name: str, stream: Tensor, score: Score) -> Tensor:
+def _patch_layer(sequence: TokenSequence, name: str, stream: Tensor, score: Score) -> Tensor:
     """Return the score with the layer's output at each place in turn taken from the clean text."""
-    blocks: Sequence[tuple[str, Block]] = list(modules_of(side, Block))
+    blocks: Sequence[tuple[str, Block]] = list(modules_of(sequence, Block))
     owner, _, turn = name.partition("@")
     block = dict(blocks)[owner]
-    length, found = len(side.ids), list[Tensor]()
+    length, found = len(sequence.ids), list[Tensor]()
     for first in range(0, length, max(1, CHUNK // length)):
         places = torch.arange(first, min(length, first + max(1, CHUNK // length)), device=stream.device)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Group
 
-from heddle.explain.inputs import Section, Side
+from heddle.explain.inputs import Section, TokenSequence
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Explanation:
 
     model: str
     kind: str  # a language model, an encoder-decoder, an encoder
-    sides: tuple[Side, ...]
+    sequences: tuple[TokenSequence, ...]
     sections: Mapping[str, Section]
     refused: Mapping[str, str]  # what the model cannot show, and why
 
@@ -29,8 +29,8 @@ class Explanation:
 
     def plain(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        sides = [{"name": side.name, "ids": list(side.ids), "tokens": list(side.texts)} for side in self.sides]
-        about = {"format": FORMAT, "model": self.model, "kind": self.kind, "sides": sides}
+        sequences = [_sequence(one) for one in self.sequences]
+        about = {"format": FORMAT, "model": self.model, "kind": self.kind, "sequences": sequences}
         return (
             about | {name: section.plain() for name, section in self.sections.items()} | {"refused": dict(self.refused)}
         )
@@ -56,6 +56,11 @@ class Explanation:
         from heddle.explain.display.terminal import as_text
 
         return as_text(self)
+
+
+def _sequence(one: TokenSequence) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": one.name, "ids": list(one.ids), "tokens": list(one.texts)}
+    return found if one.picture is None else found | {"picture": one.picture.plain()}
 
 
 def short(data: Any) -> Any:

@@ -44,7 +44,7 @@
   const style = (name) => (colours[name] ||= getComputedStyle(root).getPropertyValue(name).split(",").map(Number));
   const mix = (a, b, t) => a.map((x, i) => Math.round(x + (b[i] - x) * Math.min(1, Math.max(0, t))));
   const rgb = (c) => `rgb(${c.join(",")})`;
-  const side = (name) => data.sides.find((s) => s.name === name);
+  const sequence = (name) => data.sequences.find((s) => s.name === name);
   const painters = []; // to paint again in the other theme
   const paint = (f) => { painters.push(f); f(); };
 
@@ -100,10 +100,10 @@
     const p = data.probabilities;
     const node = section("text", "Text", p ? `Colour: surprisal, up to ${BITS} bits. Click a token: what the model expects there, and where it looks.` : "Click a token: where the model looks.");
     const left = make("div"), right = make("div", { id: "bars" });
-    for (const s of data.sides) {
-      const own = p && p.side === s.name ? p.surprisals : s.tokens.map(() => null);
+    for (const s of data.sequences) {
+      const own = p && p.sequence === s.name ? p.surprisals : s.tokens.map(() => null);
       const titles = s.tokens.map((word, i) => `${s.name} ${i}: ${visible(word)} (id ${s.ids[i]})${own[i] === null ? "" : `, ${num(own[i])} bits, logprob ${num(p.logprobs[i])}`}`);
-      if (data.sides.length > 1) left.append(make("p", { className: "note", textContent: s.name }));
+      if (data.sequences.length > 1) left.append(make("p", { className: "note", textContent: s.name }));
       texts[s.name] = chips(s.tokens, own.map((bits) => (bits === null ? null : bits / BITS)), titles, (i) => pick(s.name, i));
       left.append(texts[s.name].box);
     }
@@ -111,7 +111,7 @@
     if (!p) return;
     listeners.push(() => {
       const place = p.predicts === "class" ? 0 : selected.place;
-      if (selected.name !== p.side) return;
+      if (selected.name !== p.sequence) return;
       const here = p.places[place];
       right.replaceChildren(make("p", { className: "note", textContent: `${p.predicts}${p.predicts === "class" ? "" : ` at place ${place}`}, entropy ${num(here.entropy, 4)} bits` }));
       for (const one of here.best) {
@@ -122,6 +122,37 @@
         right.append(line);
       }
     });
+  }
+
+  /* --- pictures: the weight of each patch, over the frames --- */
+  const pictures = {};
+  async function showPictures() {
+    for (const s of data.sequences) {
+      if (!s.picture) continue;
+      const [count, height, width, channels] = s.picture.size, [frames, rows, columns] = s.picture.grid;
+      const pixels = new Uint8Array(await inflate(s.picture.pixels));
+      const node = section("picture", count > 1 ? "Frames" : "Picture", "Where the chosen token looks, by the chosen map: the brighter a patch, the larger its weight. Choose a token of the output, and a map of cross-attention.");
+      const box = make("div", { className: "frames" }), canvases = [];
+      for (let f = 0; f < count; f++) {
+        const canvas = make("canvas", { className: "frame", width, height, title: count > 1 ? `frame ${f}` : "picture" });
+        canvases.push(canvas);
+        box.append(canvas);
+      }
+      node.append(box);
+      const draw = (weight) => canvases.forEach((canvas, f) => {
+        const pen = canvas.getContext("2d"), image = pen.createImageData(width, height), high = style("--map");
+        const tube = Math.min(frames - 1, Math.floor((f * frames) / count));
+        for (let y = 0, at = 0; y < height; y++) for (let x = 0; x < width; x++, at += 4) {
+          const place = s.picture.first + (tube * rows + Math.floor((y * rows) / height)) * columns + Math.floor((x * columns) / width);
+          const base = ((f * height + y) * width + x) * channels, share = weight ? weight(place) : 0;
+          for (let c = 0; c < 3; c++) { const own = pixels[base + (channels === 3 ? c : 0)]; image.data[at + c] = weight ? own * 0.35 + (high[c] - own * 0.35) * 0.8 * share : own; }
+          image.data[at + 3] = 255;
+        }
+        pen.putImageData(image, 0, 0);
+      });
+      pictures[s.name] = draw;
+      draw(null);
+    }
   }
 
   /* --- matrices on canvas --- */
@@ -169,7 +200,7 @@
     let now = { map: 0, head: 0 };
     const at = (m, h) => { const [, q, k] = maps[m].shape, base = h * q * k, get = values[m]; return (r, c) => (hide.checked && c === 0 && k > 1 ? 0 : get(base + r * k + c)); };
     const draw = (canvas, m, h) => { const [, q, k] = maps[m].shape; drawWeights(canvas, values[m], h * q * k, q, k, hide.checked && k > 1); };
-    const words = (which, count, i) => { const s = side(which); return s.tokens.length === count ? `${i} ${visible(s.tokens[i])}` : `${i}`; };
+    const words = (which, count, i) => { const s = sequence(which); return s.tokens.length === count ? `${i} ${visible(s.tokens[i])}` : `${i}`; };
     const thumbs = [];
     const seen = new IntersectionObserver((entries) => entries.forEach((e) => { if (e.isIntersecting) { seen.unobserve(e.target); e.target.draw(); } }), { rootMargin: "200px" });
     maps.forEach((m, i) => {
@@ -198,8 +229,14 @@
     function underline() {
       Object.values(texts).forEach(({ nodes }) => nodes.forEach((n) => { const mark = n.querySelector("i"); if (mark) mark.remove(); }));
       const m = maps[now.map];
-      if (!selected || selected.name !== m.queries || side(m.keys).tokens.length !== m.shape[2] || selected.place >= m.shape[1]) return;
+      Object.values(pictures).forEach((picture) => picture(null));
+      if (!selected || selected.name !== m.queries || sequence(m.keys).tokens.length !== m.shape[2] || selected.place >= m.shape[1]) return;
       const value = at(now.map, now.head);
+      if (pictures[m.keys]) {
+        let most = 1e-9;
+        for (let c = sequence(m.keys).picture.first; c < m.shape[2]; c++) most = Math.max(most, value(selected.place, c));
+        pictures[m.keys]((c) => value(selected.place, c) / most);
+      }
       texts[m.keys].nodes.forEach((n, c) => { const mark = make("i"); mark.style.opacity = String(value(selected.place, c)); n.append(mark); });
     }
     big.onmousemove = (event) => {
@@ -236,7 +273,7 @@
       canvas.onmousemove = (event) => {
         const place = cellAt(canvas, event), array = cell.values[names[now]];
         if (!place || !value) return;
-        const unit = order[place[0]], s = side(cell.side);
+        const unit = order[place[0]], s = sequence(cell.sequence);
         const memory = cell.memory && cell.memory.length === units(now) ? `, remembers ${num(cell.memory[unit], 3)} tokens` : "";
         say(`${cell.name} ${names[now]}: unit ${unit}${memory}, at ${place[1]} ${visible(s.tokens[place[1]])}: ${exact(array) ? "" : "≈ "}${num(value(place[1] * units(now) + unit), 9)}`);
       };
@@ -249,7 +286,7 @@
   /* --- tables --- */
   function showLens() {
     const node = section("lens", "Logit lens", "What the last norm and the head would predict from each layer's stream; the last row is the model's output.");
-    const words = side(data.lens.side).tokens;
+    const words = sequence(data.lens.sequence).tokens;
     node.append(table(["layer", ...words.map(visible)], data.lens.layers.map((layer) => [layer.name, ...layer.places.map((place, i) => ({
       text: visible(place[0].text), share: place[0].probability,
       title: `${layer.name} at ${i} ${visible(words[i])}: ` + place.map((one) => `${visible(one.text)} ${num(one.probability, 6)}`).join("  "),
@@ -257,7 +294,7 @@
   }
   function showResidual() {
     const node = section("residual", "Residual stream", "The share of each branch in the final stream at every place; all shares of a column sum to one.");
-    const words = side(data.residual.side).tokens;
+    const words = sequence(data.residual.sequence).tokens;
     node.append(table(["contribution", ...words.map(visible)], data.residual.contributions.map((one) => [one.name, ...one.shares.map((share, i) => ({
       text: share.toFixed(3), share, title: `${one.name} at ${i}: share ${num(share, 9)}, length ${num(one.norms[i], 9)}`,
     }))])));
@@ -265,7 +302,7 @@
   function showExperts() {
     const node = section("experts", "Experts", "The experts that each token uses, with their gates.");
     for (const layer of data.experts) {
-      const words = side(layer.side).tokens;
+      const words = sequence(layer.sequence).tokens;
       node.append(make("p", { className: "note", textContent: layer.name }), table(["token", "experts: gates", ...layer.probabilities[0].map((_, i) => `p(${i})`)], words.map((word, i) => [
         visible(word), layer.chosen[i].map(([id, gate]) => `${id}: ${num(gate, 4)}`).join("   "),
         ...layer.probabilities[i].map((p) => ({ text: p.toFixed(3), share: p, title: num(p, 9) })),
@@ -280,7 +317,7 @@
       box.replaceChildren();
       const all = Object.values(a.methods[names[i]]).flat(), top = Math.max(1e-30, ...all.map(Math.abs));
       for (const [name, values] of Object.entries(a.methods[names[i]])) {
-        const words = side(name).tokens;
+        const words = sequence(name).tokens;
         box.append(chips(words, values.map((v) => v / top), values.map((v, k) => `${names[i]}, ${name} ${k} ${visible(words[k])}: ${num(v, 9)}`)).box);
       }
     }
@@ -315,12 +352,13 @@
   $("about").textContent = data.kind;
   $("main").replaceChildren();
   showText();
+  await showPictures();
   const shows = { attention: showAttention, gates: showGates, lens: showLens, residual: showResidual, experts: showExperts, attribution: showAttribution, patching: showPatching, beams: showBeams, trace: showTrace };
   for (const [name, show] of Object.entries(shows)) if (data[name]) await show();
   const refused = Object.values(data.refused);
   if (refused.length) $("main").append(make("p", { className: "note", textContent: `Not shown. ${refused.join("; ")}` }));
-  const last = data.probabilities ? data.probabilities.side : data.sides.at(-1).name;
-  pick(last, side(last).tokens.length - 1);
+  const last = data.probabilities ? data.probabilities.sequence : data.sequences.at(-1).name;
+  pick(last, sequence(last).tokens.length - 1);
   $("theme").onclick = () => { root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"; colours = {}; painters.forEach((f) => f()); };
   window.heddle = { data, unpack };
   root.dataset.ready = String(Math.round(performance.now()));

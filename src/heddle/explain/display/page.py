@@ -6,7 +6,7 @@ import hashlib
 import html
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -124,8 +124,17 @@ def _data(explanation: Explanation, blobs: Blobs) -> dict[str, Any]:
             ]
         elif isinstance(section, Trace):
             packed[name] = [_summary(step.name, step.kind, step.values) for step in section.steps]
+    plain = _plain(explanation, packed)
+    for one, shown in zip(explanation.sequences, plain["sequences"], strict=True):
+        if one.picture is not None:
+            shown["picture"]["pixels"] = _deflated(one.picture.pixels.numpy().tobytes())
+    return plain | packed
+
+
+def _plain(explanation: Explanation, packed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain data of what is not packed."""
     others = {name: one for name, one in explanation.sections.items() if name not in packed}
-    return dataclasses.replace(explanation, sections=others).plain() | packed
+    return dataclasses.replace(explanation, sections=others).plain()
 
 
 def _summary(name: str, kind: str, values: Tensor) -> dict[str, Any]:

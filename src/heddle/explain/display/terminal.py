@@ -65,8 +65,8 @@ def blocks(values: Sequence[float], most: float | None = None) -> str:
     return "".join(BLOCKS[0 if top <= 0 else min(last, round(max(0.0, value) / top * last))] for value in values)
 
 
-def _tokens(explanation: Explanation, side: str) -> tuple[str, ...]:
-    return next(one.texts for one in explanation.sides if one.name == side)
+def _tokens(explanation: Explanation, sequence: str) -> tuple[str, ...]:
+    return next(one.texts for one in explanation.sequences if one.name == sequence)
 
 
 def _table(*columns: str) -> Table:
@@ -77,7 +77,7 @@ def _table(*columns: str) -> Table:
 
 
 def _probabilities(explanation: Explanation, section: Probabilities) -> Iterator[RenderableType]:
-    words, line = _tokens(explanation, section.side), Text()
+    words, line = _tokens(explanation, section.sequence), Text()
     for word, bits in zip(words, section.surprisals, strict=True):
         style = "dim" if bits is None else next(colour for most, colour in COLOURS if bits <= most)
         line.append(shown(word), style=style).append(" ")
@@ -122,7 +122,7 @@ def _gates(explanation: Explanation, section: Gates) -> Iterator[RenderableType]
 
 
 def _lens(explanation: Explanation, section: Lens) -> Iterator[RenderableType]:
-    words = _tokens(explanation, section.side)
+    words = _tokens(explanation, section.sequence)
     first = max(0, len(words) - PLACES)
     if first:
         yield Text(f"the last {PLACES} places", "dim")
@@ -145,7 +145,7 @@ def _residual(explanation: Explanation, section: Residual) -> Iterator[Renderabl
 def _experts(explanation: Explanation, section: ExpertChoices) -> Iterator[RenderableType]:
     table = _table("layer", "token", "experts and gates")
     for layer in section.layers:
-        words = _tokens(explanation, layer.side)
+        words = _tokens(explanation, layer.sequence)
         for place, (ids, gates) in enumerate(zip(layer.chosen.tolist(), layer.gates.tolist(), strict=True)):
             used = [f"{id}: {gate:.3f}" for id, gate in zip(ids, gates, strict=True) if id < layer.experts]
             table.add_row(layer.name, Text(shown(words[place])), "  ".join(used))
@@ -155,10 +155,10 @@ def _experts(explanation: Explanation, section: ExpertChoices) -> Iterator[Rende
 def _attribution(explanation: Explanation, section: Attribution) -> Iterator[RenderableType]:
     against = "" if section.instead is None else f" and not {shown(section.instead)}"
     yield Text(f"why {shown(section.target)}{against}: {section.score:.4f} nats")
-    for side in explanation.sides:
+    for sequence in explanation.sequences:
         table = _table("token", *section.methods)
-        for place, word in enumerate(side.texts):
-            values = [one[side.name][place] if side.name in one else None for one in section.methods.values()]
+        for place, word in enumerate(sequence.texts):
+            values = [one[sequence.name][place] if sequence.name in one else None for one in section.methods.values()]
             table.add_row(Text(shown(word)), *("" if value is None else f"{value:+.4g}" for value in values))
         yield table
     yield from (Text(f"not shown: {line}", "dim") for line in section.refused.values())

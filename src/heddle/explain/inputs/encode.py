@@ -3,8 +3,11 @@
 import re
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from heddle.core import UsageError
 from heddle.decoding.generation import GenerationConfig, generate
+from heddle.decoding.runtime import Source
 from heddle.explain.inputs.forward import DecoderReading, EncoderReading, PairReading, Reading, needs_tokenizer
 from heddle.explain.inputs.options import ExplainOptions
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model, require
@@ -13,22 +16,31 @@ from heddle.text.tokenizers import MASK, Tokenizer
 MASKS = ("[MASK]", "<mask>", MASK)  # what a mask may be written as, beside the tokenizer's own name for it
 
 
-def read(model: Model, tokenizer: Tokenizer | None, text: str | Sequence[int], options: ExplainOptions) -> Reading:
-    """Return a text, or ids as given, as the model reads it."""
+Given = str | Sequence[int] | Tensor  # a text, ids, or the features of a source that is no text
+
+
+def read(model: Model, tokenizer: Tokenizer | None, text: Given, options: ExplainOptions) -> Reading:
+    """Return a text, or ids or features as given, as the model reads it."""
     refusal = UsageError(
         f"explain: want a language model, an encoder-decoder or an encoder, got {type(model).__name__}"
     )
-    if model.reads != "ids":
+    if model.reads != "ids" and not (model.reads_source and isinstance(text, Tensor)):
         raise UsageError(f"explain: want a model of texts, got one of {model.reads}")
     if model.reads_source:
-        pair, source = require(model, EncoderDecoder, refusal), _ids(text, tokenizer, "source")
+        pair, source = require(model, EncoderDecoder, refusal), _source(text, tokenizer)
         return PairReading(pair, tokenizer, source, _written(pair, tokenizer, source, options))
+    if isinstance(text, Tensor):
+        raise UsageError(f"explain: want a text, because the model is {model.config.noun}, got features")
     if options.output is not None:
         raise UsageError("output: want none, because only an encoder-decoder writes an output to a text")
     if model.can_generate:
         return DecoderReading(require(model, LanguageModel, refusal), tokenizer, _ids(text, tokenizer, "prompt"))
     encoder = require(model, Encoder, refusal)
     return EncoderReading(encoder, tokenizer, _ids(text, tokenizer, "encoder"))
+
+
+def _source(text: Given, tokenizer: Tokenizer | None) -> Source:
+    return text if isinstance(text, Tensor) else _ids(text, tokenizer, "source")
 
 
 def _ids(text: str | Sequence[int], tokenizer: Tokenizer | None, role: str) -> list[int]:
@@ -55,9 +67,7 @@ def _with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
     return ids
 
 
-def _written(
-    model: EncoderDecoder, tokenizer: Tokenizer | None, source: list[int], options: ExplainOptions
-) -> list[int]:
+def _written(model: EncoderDecoder, tokenizer: Tokenizer | None, source: Source, options: ExplainOptions) -> list[int]:
     """Return the output that is looked at: as given, or what the model writes greedily."""
     if options.output is not None and not isinstance(options.output, str):
         return [int(id) for id in options.output]

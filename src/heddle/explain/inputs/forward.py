@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError, brief
-from heddle.decoding.runtime import check_prompt, check_source, device_of, eval_mode
+from heddle.decoding.runtime import Source, check_prompt, check_source, device_of, eval_mode
 from heddle.decoding.scoring import check_encoder_input
+from heddle.explain.inputs.pictures import SourcePicture, source_picture
 from heddle.models.networks import BaseTower, Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.nn.base import Context, upcast
 from heddle.nn.outputs import MaskedTokenOutputConfig, Output
@@ -22,7 +23,7 @@ CHUNK = 1 << 13  # tokens of copies of a text that are read at once
 
 
 @dataclass(frozen=True)
-class Side:
+class TokenSequence:
     """A row of tokens that a tower of the model reads."""
 
     name: str
@@ -30,6 +31,7 @@ class Side:
     texts: tuple[str, ...]
     tower: BaseTower
     prefix: str  # of the names of the tower's modules
+    picture: SourcePicture | None = None  # where it is an image or a video
 
 
 class Reading(ABC):
@@ -37,7 +39,7 @@ class Reading(ABC):
 
     model: Model
     tokenizer: Tokenizer | None
-    sides: tuple[Side, ...]  # the last one is predicted
+    sequences: tuple[TokenSequence, ...]  # the last one is predicted
     recomputes: bool = False  # whether an observer is calling the model's modules: no step of the forward pass
 
     @contextlib.contextmanager
@@ -50,13 +52,13 @@ class Reading(ABC):
             self.recomputes = before
 
     @property
-    def main(self) -> Side:
-        """Return the side whose tokens are predicted."""
-        return self.sides[-1]
+    def main(self) -> TokenSequence:
+        """Return the sequence whose tokens are predicted."""
+        return self.sequences[-1]
 
-    def ids(self, side: Side, rows: int = 1) -> Tensor:
-        """Return the ids of a side as a batch of equal rows."""
-        return torch.tensor(side.ids, device=device_of(self.model)).expand(rows, -1)
+    def ids(self, sequence: TokenSequence, rows: int = 1) -> Tensor:
+        """Return the ids of a sequence as a batch of equal rows."""
+        return torch.tensor(sequence.ids, device=device_of(self.model)).expand(rows, -1)
 
     def logits(self) -> Tensor:
         """Return the logits of one forward pass, [1, length, vocab], or [1, classes]."""
@@ -71,7 +73,7 @@ class Reading(ABC):
 
     @abstractmethod
     def forward(self) -> Tensor:
-        """Run the model once on all sides."""
+        """Run the model once on all sequences."""
 
     @abstractmethod
     def head_logits(self, hidden: Tensor) -> Tensor:
@@ -126,7 +128,7 @@ class DecoderReading(Reading):
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer | None, ids: Sequence[int]) -> None:
         self.model, self.tokenizer, self.language_model = model, tokenizer, model
         ids = tuple(check_prompt(model, ids))
-        self.sides = (_side("text", ids, tokenizer, model, ""),)
+        self.sequences = (_token_sequence("text", ids, tokenizer, model, ""),)
 
     def forward(self) -> Tensor:
         return self.language_model.logits(self.ids(self.main))
@@ -152,22 +154,36 @@ class PairReading(Reading):
     """An encoder-decoder with its source and the output that it writes."""
 
     def __init__(
-        self, model: EncoderDecoder, tokenizer: Tokenizer | None, source: Sequence[int], output: Sequence[int]
+        self, model: EncoderDecoder, tokenizer: Tokenizer | None, source: Source, output: Sequence[int]
     ) -> None:
         self.model, self.tokenizer, self.pair = model, tokenizer, model
         self.memory: Memory | None = None  # of the last pass
-        read, written = tuple(check_source(model, source)), tuple(check_prompt(model, output))
+        self.source, written = check_source(model, source), tuple(check_prompt(model, output))
         writer = None if tokenizer is None else tokenizer.for_target
-        self.sides = (
-            _side("source", read, tokenizer, model.encoder, "encoder."),
-            _side("output", written, writer, model.decoder, "decoder."),
-        )
+        output_sequence = _token_sequence("output", written, writer, model.decoder, "decoder.")
+        self.sequences = (self._source_sequence(), output_sequence)
+
+    def _source_sequence(self) -> TokenSequence:
+        """Return the sequence of the source: its tokens, or the places of what is no text."""
+        tower, source = self.pair.encoder, self.source
+        if not isinstance(source, Tensor):
+            return _token_sequence("source", tuple(source), self.tokenizer, tower, "encoder.")
+        names = tower.embedding.place_names(source[None])
+        picture = source_picture(tower.embedding, source)
+        return TokenSequence("source", tuple(range(len(names))), names, tower, "encoder.", picture)
+
+    def _encode(self, rows: int = 1) -> Memory:
+        """Read the source, as a batch of equal rows."""
+        if not isinstance(self.source, Tensor):
+            return self.pair.encode(self.ids(self.sequences[0], rows))
+        given = self.source.to(device_of(self.model))
+        return self.pair.encode(given.expand(rows, *given.shape))
 
     def token(self, id: int) -> str:
         return f"#{id}" if self.tokenizer is None else self.tokenizer.for_target.token(id)
 
     def forward(self) -> Tensor:
-        self.memory = self.pair.encode(self.ids(self.sides[0]))
+        self.memory = self._encode()
         return self.pair.logits(self.ids(self.main), Context(memory=self.memory))
 
     def head_logits(self, hidden: Tensor) -> Tensor:
@@ -185,12 +201,12 @@ class PairReading(Reading):
         return self._predicted_tokens(text)
 
     def logprob(self, target: Sequence[int], rows: int = 1) -> Tensor:
-        memory = self.pair.encode(self.ids(self.sides[0], rows))
+        memory = self._encode(rows)
         hidden = self.pair(_continued(self.ids(self.main, rows), target), Context(memory=memory))
         return _sum_logprobs(self.head_logits(hidden[:, -len(target) :]), target)
 
     def with_output(self, output: Sequence[int]) -> "PairReading":
-        return PairReading(self.pair, self.tokenizer, self.sides[0].ids, output)
+        return PairReading(self.pair, self.tokenizer, self.source, output)
 
     def name_target(self, target: Sequence[int]) -> str:
         return "".join(self.token(id) for id in target)
@@ -202,7 +218,7 @@ class EncoderReading(Reading):
     def __init__(self, model: Encoder, tokenizer: Tokenizer | None, ids: Sequence[int]) -> None:
         self.model, self.tokenizer, self.encoder = model, tokenizer, model
         row = tuple(int(id) for id in check_encoder_input(model, list(ids)))
-        self.sides = (_side("text", row, tokenizer, model, ""),)
+        self.sequences = (_token_sequence("text", row, tokenizer, model, ""),)
         self.mask = None if tokenizer is None else tokenizer.special_tokens.mask
 
     @cached_property
@@ -301,9 +317,11 @@ def needs_tokenizer(tokenizer: Tokenizer | None, what: str) -> Tokenizer:
     return tokenizer
 
 
-def _side(name: str, ids: tuple[int, ...], tokenizer: Tokenizer | None, tower: BaseTower, prefix: str) -> Side:
+def _token_sequence(
+    name: str, ids: tuple[int, ...], tokenizer: Tokenizer | None, tower: BaseTower, prefix: str
+) -> TokenSequence:
     texts = tuple(f"#{id}" if tokenizer is None else tokenizer.token(id) for id in ids)
-    return Side(name, ids, texts, tower, prefix)
+    return TokenSequence(name, ids, texts, tower, prefix)
 
 
 def _continued(ids: Tensor, target: Sequence[int]) -> Tensor:
@@ -317,13 +335,13 @@ def _sum_logprobs(logits: Tensor, target: Sequence[int]) -> Tensor:
 
 
 @contextlib.contextmanager
-def replaced_embeddings(given: Mapping[Side, Tensor]) -> Iterator[None]:
+def replaced_embeddings(given: Mapping[TokenSequence, Tensor]) -> Iterator[None]:
     """Let towers see these vectors in place of their embedded tokens; further tokens keep their own."""
     with contextlib.ExitStack() as hooks:
-        for side, vectors in given.items():
+        for sequence, vectors in given.items():
 
             def swap(_module: object, _inputs: object, output: Tensor, vectors: Tensor = vectors) -> Tensor:
                 return torch.cat((vectors, output[:, vectors.shape[1] :]), 1)
 
-            hooks.callback(side.tower.embedding.register_forward_hook(swap).remove)
+            hooks.callback(sequence.tower.embedding.register_forward_hook(swap).remove)
         yield

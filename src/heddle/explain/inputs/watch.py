@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from heddle.explain.inputs.forward import Reading, Side
+from heddle.explain.inputs.forward import Reading, TokenSequence
 from heddle.nn.base import Context, Part
 from heddle.nn.stack import Block, Branch, Sum, SumSlot
 
@@ -18,7 +18,7 @@ from heddle.nn.stack import Block, Branch, Sum, SumSlot
 class PartCall:
     """One part of a branch with its input: what it computed is recomputed from this, by the part's own methods."""
 
-    side: Side
+    sequence: TokenSequence
     name: str  # of the module, with the turn of a loop
     part: Part
     x: Tensor
@@ -57,18 +57,18 @@ def observe(reading: Reading, observers: Sequence[Observer]) -> Tensor:
         return reading.forward()
 
 
-def modules_of(side: Side, kind: type[nn.Module]) -> Iterator[tuple[str, Any]]:
-    """Yield every module of a kind in the layers of a side, by name."""
-    for name, module in side.tower.stack.named_modules():
+def modules_of(sequence: TokenSequence, kind: type[nn.Module]) -> Iterator[tuple[str, Any]]:
+    """Yield every module of a kind in the layers of a sequence, by name."""
+    for name, module in sequence.tower.stack.named_modules():
         if isinstance(module, kind):
-            yield f"{side.prefix}stack.{name}".rstrip("."), module
+            yield f"{sequence.prefix}stack.{name}".rstrip("."), module
 
 
 def parts_of(reading: Reading) -> list[tuple[str, Part]]:
     """Return every part of every branch, those inside of sums too."""
     found: list[tuple[str, Part]] = []
-    for side in reading.sides:
-        for name, branch in modules_of(side, Branch):
+    for sequence in reading.sequences:
+        for name, branch in modules_of(sequence, Branch):
             found += _inner_parts(name, branch.part)
     return found
 
@@ -81,25 +81,27 @@ def _inner_parts(name: str, part: Part) -> list[tuple[str, Part]]:
 
 def watch_parts(reading: Reading, hooks: contextlib.ExitStack, see: Callable[[PartCall], None]) -> None:
     """Call `see` for every part after its branch has run."""
-    for side in reading.sides:
-        for name, branch in modules_of(side, Branch):
+    for sequence in reading.sequences:
+        for name, branch in modules_of(sequence, Branch):
 
-            def after(module: Any, inputs: Any, output: Any, name: str = name, side: Side = side) -> None:
+            def after(
+                module: Any, inputs: Any, output: Any, name: str = name, sequence: TokenSequence = sequence
+            ) -> None:
                 with reading.recomputing():
-                    for call in part_calls(side, name, module, inputs, output):
+                    for call in part_calls(sequence, name, module, inputs, output):
                         see(call)
 
             hooks.callback(branch.register_forward_hook(after).remove)
 
 
 def part_calls(
-    side: Side, name: str, branch: Branch, inputs: tuple[Tensor, Context], output: tuple[Tensor, Context]
+    sequence: TokenSequence, name: str, branch: Branch, inputs: tuple[Tensor, Context], output: tuple[Tensor, Context]
 ) -> Iterator[PartCall]:
     """Yield the calls of a branch's part, or of the parts of a sum."""
     (x, ctx), (_, after) = inputs, output
     slot = None if ctx.state is None else ctx.state.slots.get(branch.path + ctx.turn)
     ctx = dataclasses.replace(ctx, values=after.values)  # which the part itself may have published
-    yield from _expanded(PartCall(side, name + ctx.turn, branch.part, branch.norm(x), ctx, slot))
+    yield from _expanded(PartCall(sequence, name + ctx.turn, branch.part, branch.norm(x), ctx, slot))
 
 
 def _expanded(call: PartCall) -> Iterator[PartCall]:
@@ -110,20 +112,20 @@ def _expanded(call: PartCall) -> Iterator[PartCall]:
     slots: Mapping[str, object] = call.slot.slots if isinstance(call.slot, SumSlot) else {}
     for name in part.names:
         x = part.part_input(name, call.x)
-        inner = PartCall(call.side, f"{call.name}.{name}", part.inner(name), x, call.ctx, slots.get(name))
+        inner = PartCall(call.sequence, f"{call.name}.{name}", part.inner(name), x, call.ctx, slots.get(name))
         yield from _expanded(inner)
 
 
 def watch_blocks(reading: Reading, hooks: contextlib.ExitStack, see: Callable[[str, Tensor], None]) -> None:
-    """Call `see` with the stream that enters the layers of the predicted side, and with each layer's output."""
-    side = reading.main
+    """Call `see` with the stream that enters the layers of the predicted sequence, and with each layer's output."""
+    sequence = reading.main
 
     def entered(_module: object, _inputs: object, output: tuple[Tensor, Context]) -> None:
         with reading.recomputing():
             see("embedding", output[0])
 
-    hooks.callback(side.tower.position.register_forward_hook(entered).remove)
-    for name, block in modules_of(side, Block):
+    hooks.callback(sequence.tower.position.register_forward_hook(entered).remove)
+    for name, block in modules_of(sequence, Block):
 
         def after(_module: Any, inputs: Any, output: Any, name: str = name) -> None:
             with reading.recomputing():

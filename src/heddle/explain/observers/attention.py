@@ -16,10 +16,10 @@ from heddle.explain.inputs import Observer, PartCall, Reading, Section, parts_of
 from heddle.nn.attention import AttentionInputs, AttentionPart, CrossAttention, Synthesizer
 from heddle.nn.base import upcast
 from heddle.nn.convolution import Convolution
-from heddle.nn.recurrent import AttentionRNN
+from heddle.nn.recurrent import AttentionRNN, SegmentRecurrence
 
 CHUNK = 1 << 22  # attention weights that are computed at once; scores and softmax need a few times as much
-ATTENDING = AttentionPart | Synthesizer | AttentionRNN | Convolution
+ATTENDING = AttentionPart | Synthesizer | AttentionRNN | SegmentRecurrence | Convolution
 EPS = 1e-5  # what a row may lack to one by rounding; more is a sink's
 HALF_EPS = 5e-2  # in half precision
 
@@ -30,8 +30,8 @@ class AttentionMap:
 
     name: str
     kind: str  # self, cross or convolution
-    queries: str  # the side whose tokens attend
-    keys: str  # the side whose tokens are attended to
+    queries: str  # the sequence whose tokens attend
+    keys: str  # the sequence whose tokens are attended to
     weights: Tensor
     sink: Tensor | None  # what each row lacks to one: a learned sink, or taps outside of the row; None: nothing
 
@@ -87,16 +87,16 @@ def attention_map(reading: Reading, call: PartCall) -> AttentionMap:
     exact, weights = weights.dtype not in (torch.bfloat16, torch.float16), upcast(weights).cpu()
     cross = isinstance(call.part, CrossAttention | AttentionRNN)
     rest = 1 - weights.sum(-1)
-    keys = reading.sides[0].name if cross else call.side.name
+    keys = reading.sequences[0].name if cross else call.sequence.name
     sink = rest if bool((rest > (EPS if exact else HALF_EPS)).any()) else None
     kind = "cross" if cross else "convolution" if isinstance(call.part, Convolution) else "self"
-    return AttentionMap(call.name, kind, call.side.name, keys, weights, sink)
+    return AttentionMap(call.name, kind, call.sequence.name, keys, weights, sink)
 
 
 def attention_weights(call: PartCall) -> Tensor:
     """Return the attention weights of a layer, [heads, queries, keys]."""
     part = call.part
-    if isinstance(part, AttentionRNN):
+    if isinstance(part, AttentionRNN | SegmentRecurrence):
         return part.attention_weights(call.x, call.ctx, call.slot)[0]
     if isinstance(part, Synthesizer):
         return part.attention_weights(call.x, call.ctx)[0].expand(part.heads, -1, -1)

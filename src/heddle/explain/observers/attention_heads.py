@@ -21,7 +21,7 @@ LEVELS = 255
 
 @dataclass(frozen=True)
 class AttentionThumbnails:
-    """The heads of one layer: each cell the square root of its largest weight, in 256 levels, [heads, rows, columns].
+    """The heads of a layer: the square root of the largest weight of each cell in 256 levels, [heads, rows, columns].
 
     The first column is the first key alone, where heads often park attention; the others share all further keys.
     """

@@ -56,7 +56,7 @@ def beam_tree(reading: Reading, options: ExplainOptions) -> BeamTree:
     prompt, sources = list(reading.main.ids), None
     if isinstance(reading, PairReading):
         start = 1 if reading.tokenizer is None else len(reading.tokenizer.for_target.special_tokens.decoder_start)
-        prompt, sources = prompt[:start], [list(reading.sides[0].ids)]
+        prompt, sources = prompt[:start], [reading.source]
     if reading.tokenizer is not None:
         tokenizer = reading.tokenizer.for_target if sources else reading.tokenizer
         special = tokenizer.special_tokens

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.explain.inputs import Observer, Reading, Section, Side, modules_of
+from heddle.explain.inputs import Observer, Reading, Section, TokenSequence, modules_of
 from heddle.nn.channels import Experts
 
 
@@ -16,7 +16,7 @@ class ExpertChoice:
     """The experts of one layer: for each token the chosen ones, their gates, and the probabilities of all."""
 
     name: str
-    side: str
+    sequence: str
     experts: int
     chosen: Tensor  # [length, choices]; a number past the last expert: none
     gates: Tensor
@@ -28,7 +28,7 @@ class ExpertChoice:
         used = [[[id, gate] for id, gate in zip(ids, gates, strict=True) if id < self.experts] for ids, gates in pairs]
         return {
             "name": self.name,
-            "side": self.side,
+            "sequence": self.sequence,
             "experts": self.experts,
             "chosen": used,
             "probabilities": self.probabilities.tolist(),
@@ -49,18 +49,22 @@ class ExpertsObserver(Observer):
     """Keeps what every router decided."""
 
     def __init__(self, reading: Reading) -> None:
-        self.found = [(side, name, one) for side in reading.sides for name, one in modules_of(side, Experts)]
+        self.found = [
+            (sequence, name, one) for sequence in reading.sequences for name, one in modules_of(sequence, Experts)
+        ]
         self.layers: list[ExpertChoice] = []
         if not self.found:
             raise UsageError("experts: want a mixture of experts, got a model without")
 
     def attach(self, hooks: contextlib.ExitStack) -> None:
-        for side, name, experts in self.found:
+        for sequence, name, experts in self.found:
 
-            def after(_module: Any, inputs: Any, routing: Any, side: Side = side, name: str = name) -> None:
+            def after(
+                _module: Any, inputs: Any, routing: Any, sequence: TokenSequence = sequence, name: str = name
+            ) -> None:
                 count = routing.probabilities.shape[-1]
                 kept = [one[0].cpu() for one in (routing.experts, routing.gates, routing.probabilities)]
-                self.layers.append(ExpertChoice(name + inputs[1].turn, side.name, count, *kept))
+                self.layers.append(ExpertChoice(name + inputs[1].turn, sequence.name, count, *kept))
 
             hooks.callback(experts.router.register_forward_hook(after).remove)
 

@@ -21,13 +21,13 @@ class GateMap:
 
     name: str
     kind: str
-    side: str
+    sequence: str
     values: Mapping[str, Tensor]
     error: float  # the largest difference from the state that the model itself computed
 
     def about(self) -> dict[str, Any]:
         """Return all but the values as plain data."""
-        own = {"name": self.name, "kind": self.kind, "side": self.side}
+        own = {"name": self.name, "kind": self.kind, "sequence": self.sequence}
         return own | {"error": self.error, "memory": self.memory()}
 
     def plain(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class GatesObserver(Observer):
         for cell in found:
             name = f"{call.name}.{cell.name}".rstrip(".")
             values = {key: upcast(value[0]).cpu() for key, value in cell.values.items()}
-            self.cells.append(GateMap(name, cell.kind, call.side.name, values, error))
+            self.cells.append(GateMap(name, cell.kind, call.sequence.name, values, error))
 
     def result(self) -> Gates:
         if not self.cells:

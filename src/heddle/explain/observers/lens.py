@@ -32,11 +32,11 @@ class LensLayer:
 class Lens(Section):
     """The logit lens: one row for the embedded tokens, and one after each layer; the last is the model's output."""
 
-    side: str
+    sequence: str
     layers: tuple[LensLayer, ...]
 
     def plain(self) -> dict[str, Any]:
-        return {"side": self.side, "layers": [each.plain() for each in self.layers]}
+        return {"sequence": self.sequence, "layers": [each.plain() for each in self.layers]}
 
 
 class LensObserver(Observer):

@@ -30,13 +30,13 @@ class Contribution:
 class Residual(Section):
     """The contributions to the residual stream, in order, and how far their sum is from it."""
 
-    side: str
+    sequence: str
     contributions: tuple[Contribution, ...]
     error: float
 
     def plain(self) -> dict[str, Any]:
         contributions = [each.plain() for each in self.contributions]
-        return {"side": self.side, "error": self.error, "contributions": contributions}
+        return {"sequence": self.sequence, "error": self.error, "contributions": contributions}
 
 
 class ResidualObserver(Observer):
@@ -44,13 +44,13 @@ class ResidualObserver(Observer):
 
     def __init__(self, reading: Reading) -> None:
         refuse_without_residual_stream("residual", reading)
-        self.side, self.added, self.last = reading.main, list[tuple[str, Tensor]](), list[Tensor]()
+        self.sequence, self.added, self.last = reading.main, list[tuple[str, Tensor]](), list[Tensor]()
 
     def attach(self, hooks: contextlib.ExitStack) -> None:
-        for name, branch in modules_of(self.side, Branch):
+        for name, branch in modules_of(self.sequence, Branch):
             hooks.callback(branch.register_forward_hook(self._see_branch(name)).remove)
-        hooks.callback(self.side.tower.stack.register_forward_pre_hook(self._see_start).remove)
-        hooks.callback(self.side.tower.stack.register_forward_hook(self._see_end).remove)
+        hooks.callback(self.sequence.tower.stack.register_forward_pre_hook(self._see_start).remove)
+        hooks.callback(self.sequence.tower.stack.register_forward_hook(self._see_end).remove)
 
     def _see_start(self, _module: object, inputs: Any) -> None:
         self.added, self.last = [("embedding", inputs[0][0])], [inputs[0][0]]
@@ -81,4 +81,4 @@ class ResidualObserver(Observer):
             Contribution(n, a.norm(dim=-1).cpu(), ((a * stream).sum(-1) / length).cpu())
             for n, a in ((name, upcast(added)) for name, added in self.added)
         ]
-        return Residual(self.side.name, tuple(found), float((total - stream).abs().max()))
+        return Residual(self.sequence.name, tuple(found), float((total - stream).abs().max()))

@@ -30,7 +30,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Place:
+class TokenDistribution:
     """The distribution at a place: its best tokens, and its entropy in bits."""
 
     best: tuple[Candidate, ...]
@@ -48,10 +48,10 @@ class Probabilities(Section):
     `predicts`: next token (after the place), masked token (at the place) or class (of the text).
     """
 
-    side: str
+    sequence: str
     predicts: str
     logprobs: tuple[float | None, ...]  # None: a token that nothing predicts, such as the first
-    places: tuple[Place, ...]
+    places: tuple[TokenDistribution, ...]
 
     @property
     def surprisals(self) -> tuple[float | None, ...]:
@@ -60,7 +60,7 @@ class Probabilities(Section):
 
     def plain(self) -> dict[str, Any]:
         return {
-            "side": self.side,
+            "sequence": self.sequence,
             "predicts": self.predicts,
             "logprobs": list(self.logprobs),
             "surprisals": list(self.surprisals),
@@ -68,13 +68,13 @@ class Probabilities(Section):
         }
 
 
-def best_tokens(reading: Reading, logits: Tensor, top: int, names: Sequence[str] = ()) -> list[Place]:
+def best_tokens(reading: Reading, logits: Tensor, top: int, names: Sequence[str] = ()) -> list[TokenDistribution]:
     """Return the distribution of each row of logits, cut to the best `top`."""
     rows = max(1, CHUNK // logits.shape[-1])
     return [place for part in logits.split(rows) for place in _best_tokens(reading, part, top, names)]
 
 
-def _best_tokens(reading: Reading, logits: Tensor, top: int, names: Sequence[str]) -> Iterator[Place]:
+def _best_tokens(reading: Reading, logits: Tensor, top: int, names: Sequence[str]) -> Iterator[TokenDistribution]:
     logprobs = upcast(logits).log_softmax(-1)
     values, ids = logprobs.topk(min(top, logprobs.shape[-1]), dim=-1)
     chosen = upcast(logits).gather(-1, ids)
@@ -83,7 +83,7 @@ def _best_tokens(reading: Reading, logits: Tensor, top: int, names: Sequence[str
     rows = zip(ids.tolist(), values.exp().tolist(), chosen.tolist(), entropies, strict=True)
     for *row, entropy in rows:
         best = tuple(Candidate(id, named[id], p, logit) for id, p, logit in zip(*row, strict=True))
-        yield Place(best, entropy)
+        yield TokenDistribution(best, entropy)
 
 
 def _own_logprobs(logits: Tensor, ids: Tensor) -> list[float]:
@@ -96,13 +96,13 @@ def _own_logprobs(logits: Tensor, ids: Tensor) -> list[float]:
 
 def probabilities(reading: Reading, logits: Tensor, top: int) -> Probabilities:
     """Return probabilities from the logits of the forward pass; an encoder masks each token in turn."""
-    side = reading.main
+    sequence = reading.main
     if not isinstance(reading, EncoderReading):
-        own = _own_logprobs(logits[0, :-1], reading.ids(side)[0, 1:]) if len(side.ids) > 1 else []
-        return Probabilities(side.name, "next token", (None, *own), tuple(best_tokens(reading, logits[0], top)))
+        own = _own_logprobs(logits[0, :-1], reading.ids(sequence)[0, 1:]) if len(sequence.ids) > 1 else []
+        return Probabilities(sequence.name, "next token", (None, *own), tuple(best_tokens(reading, logits[0], top)))
     if reading.classes:
         places = best_tokens(reading, logits, top, reading.classes)
-        return Probabilities(side.name, "class", (None,) * len(side.ids), tuple(places))
+        return Probabilities(sequence.name, "class", (None,) * len(sequence.ids), tuple(places))
     if not reading.predicts_words:
         raise UsageError("probabilities: want an encoder with an output for masked tokens or classes, got neither")
     return _masked(reading, top)
@@ -110,12 +110,12 @@ def probabilities(reading: Reading, logits: Tensor, top: int) -> Probabilities:
 
 def _masked(reading: EncoderReading, top: int) -> Probabilities:
     """Mask each token in turn; a mask of the text is predicted, and has no surprisal."""
-    side, masks = reading.main, reading.masks
+    sequence, masks = reading.main, reading.masks
     logprobs: list[float | None] = []
-    places: list[Place] = []
+    places: list[TokenDistribution] = []
     with reading.looking():
-        for place, logits in enumerate(reading.masked_logits(range(len(side.ids)))):
-            own = upcast(logits).log_softmax(-1)[side.ids[place]]
+        for place, logits in enumerate(reading.masked_logits(range(len(sequence.ids)))):
+            own = upcast(logits).log_softmax(-1)[sequence.ids[place]]
             logprobs.append(None if place in masks else float(own))
             places += best_tokens(reading, logits[None], top)
-    return Probabilities(side.name, "masked token", tuple(logprobs), tuple(places))
+    return Probabilities(sequence.name, "masked token", tuple(logprobs), tuple(places))

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from heddle.explain.inputs import Observer, PartCall, Reading, Section, Side, part_calls
+from heddle.explain.inputs import Observer, PartCall, Reading, Section, TokenSequence, part_calls
 from heddle.nn.attention import AttentionPart, Synthesizer
 from heddle.nn.base import upcast
-from heddle.nn.recurrent import AttentionRNN, Bidirectional, Recurrent
+from heddle.nn.recurrent import AttentionRNN, Bidirectional, Recurrent, SegmentRecurrence
 from heddle.nn.stack import Branch, Plan
 
 
@@ -57,11 +57,11 @@ class TraceObserver(Observer):
         self.reading, self.steps, self.starts = reading, list[TraceStep](), dict[str, int]()
 
     def attach(self, hooks: contextlib.ExitStack) -> None:
-        for side in self.reading.sides:
-            for name, module in traced_modules(side):
+        for sequence in self.reading.sequences:
+            for name, module in traced_modules(sequence):
                 if isinstance(module, Branch):
                     hooks.callback(module.register_forward_pre_hook(self._before_branch(name)).remove)
-                    hooks.callback(module.register_forward_hook(self._after_branch(side, name)).remove)
+                    hooks.callback(module.register_forward_hook(self._after_branch(sequence, name)).remove)
                 else:
                     hooks.callback(module.register_forward_hook(self._after_module(name)).remove)
 
@@ -79,13 +79,13 @@ class TraceObserver(Observer):
 
         return see
 
-    def _after_branch(self, side: Side, name: str) -> Any:
+    def _after_branch(self, sequence: TokenSequence, name: str) -> Any:
         def see(branch: Branch, inputs: Any, output: Any) -> None:
             later, self.steps = self.steps[self.starts[name] :], self.steps[: self.starts[name]]
             normed = bool(later) and later[0].name == f"{name}.norm"
             self.steps += later[:normed]
             with self.reading.recomputing():
-                for call in part_calls(side, name, branch, inputs, output):
+                for call in part_calls(sequence, name, branch, inputs, output):
                     for quantity, values in quantities(call):
                         self.add(f"{call.name}.{quantity}", quantity.rpartition(".")[2], values)
             self.steps += later[normed:]
@@ -105,12 +105,12 @@ class TraceObserver(Observer):
         return Trace(tuple(self.steps))
 
 
-def traced_modules(side: Side) -> Iterator[tuple[str, nn.Module]]:
+def traced_modules(sequence: TokenSequence) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules whose outputs are steps: all but plans, which only pass on what others return."""
     for root in ("embedding", "position", "stack", "norm"):
-        for name, module in side.tower.get_submodule(root).named_modules():
+        for name, module in sequence.tower.get_submodule(root).named_modules():
             if not isinstance(module, Plan | nn.ModuleList | nn.Identity):
-                yield f"{side.prefix}{root}.{name}".rstrip("."), module
+                yield f"{sequence.prefix}{root}.{name}".rstrip("."), module
 
 
 def quantities(call: PartCall) -> Iterator[tuple[str, Tensor]]:
@@ -126,7 +126,7 @@ def quantities(call: PartCall) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(part, Synthesizer):
         yield "weights", part.attention_weights(call.x, call.ctx)
     elif isinstance(part, Recurrent | Bidirectional):
-        if isinstance(part, AttentionRNN):
+        if isinstance(part, AttentionRNN | SegmentRecurrence):
             yield "weights", part.attention_weights(call.x, call.ctx, call.slot)
         for cell in part.gate_values(call.x, call.ctx, call.slot):
             for name, values in cell.values.items():

@@ -53,7 +53,13 @@ from heddle.nn.channels import (
 from heddle.nn.ends import EmbeddingConfig, HeadConfig
 from heddle.nn.layers import DropoutConfig, LayerNormConfig, MaskConfig, NoNormConfig, NormConfig
 from heddle.nn.outputs import DenseFirstTokenConfig, OutputConfig, PoolingConfig
-from heddle.nn.positions import LearnedPositionConfig, PositionConfig, RotaryPositionConfig, RotaryScalingConfig
+from heddle.nn.positions import (
+    LearnedPositionConfig,
+    NoPositionConfig,
+    PositionConfig,
+    RotaryPositionConfig,
+    RotaryScalingConfig,
+)
 from heddle.nn.recurrent import (
     AlignmentConfig,
     AttentionRNNConfig,
@@ -63,6 +69,7 @@ from heddle.nn.recurrent import (
     LSTMConfig,
     NoBridgeConfig,
 )
+from heddle.nn.sources import ConvolutionalStemConfig, GridPositionConfig, StemConfig, TubeletEmbeddingConfig
 from heddle.nn.stack import JoinConfig, PlanConfig, RepeatConfig, TapConfig
 from heddle.nn.state import Memory, State
 
@@ -180,8 +187,17 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     BranchWeightsConfig: lambda shares: around(
         BranchedAttentionConfig(attention=ATTENTION, channel=CHANNEL, shares=shares), CHANNEL
     ),
+    StemConfig: lambda stem: watching(stem=stem),
+    GridPositionConfig: lambda grid: watching(grid=grid),
     AdapterConfig: lambda adapter: replace(around(ATTENTION, CHANNEL), adapters=(adapter,)),
 }
+
+
+def watching(**fields: Any) -> EncoderDecoderConfig:
+    """Return an encoder-decoder that reads small videos."""
+    start = TubeletEmbeddingConfig(size=1, channels=2, stem=ConvolutionalStemConfig(channels=(4,)))
+    reading = replace(tower(ATTENTION, CHANNEL), embedding=replace(start, **fields), position=NoPositionConfig())
+    return pair(reading)
 
 
 def idle(config: Any, name: str) -> bool:
@@ -200,9 +216,16 @@ def as_source(model: Any, tokens: torch.Tensor) -> torch.Tensor:
     """Return tokens as a source that the model reads: themselves or, for frames, features of each token's own."""
     if model.reads == "ids":
         return tokens
-    shape = model.towers[0].item_shape
+    reader = model.towers[0]
+    shape = reader.item_shape or small_picture(reader.embedding)
     table = torch.randn(VOCAB, *shape, generator=torch.Generator().manual_seed(9))
-    return table.to(next(model.parameters()).dtype)[tokens]
+    return table.to(next(model.parameters()).dtype)[tokens[..., 0] if model.reads == "images" else tokens]
+
+
+def small_picture(embedding: Any) -> tuple[int, int, int]:
+    """Return the shape of a picture of two by two patches; an image has no padding: its first token alone counts."""
+    side = 2 * embedding.size * embedding.stem.shrinks
+    return embedding.channels, side, side
 
 
 class Given(torch.nn.Module):

@@ -80,7 +80,7 @@ class BaseTower(Module):
         if ctx.positions is None and ctx.state is not None:
             ctx = dataclasses.replace(ctx, positions=clamp_padding(query_steps(ctx, length, inputs.device), ctx, at=0))
         given = ctx  # with the lengths of the inputs, of which some embeddings make fewer vectors
-        ctx = dataclasses.replace(ctx, lengths=self.embedding.real_lengths(ctx.lengths))
+        ctx = dataclasses.replace(ctx, lengths=self.embedding.real_lengths(inputs, ctx.lengths))
         ctx = dataclasses.replace(ctx, allowed=base_mask(ctx, length, self.sight, inputs.device))
         x = self.embedding(inputs, given)
         x = x if compute is None else x.to(compute)

@@ -9,7 +9,6 @@ from heddle.nn.channels import FeedForwardConfig
 from heddle.nn.ends import (
     EmbeddingConfig,
     NarrowEmbeddingConfig,
-    PatchEmbeddingConfig,
     SegmentedEmbeddingConfig,
     TransformedHeadConfig,
 )
@@ -25,6 +24,7 @@ from heddle.nn.outputs import (
     SequenceClassOutputConfig,
 )
 from heddle.nn.positions import LearnedPositionConfig
+from heddle.nn.sources import PatchEmbeddingConfig
 from heddle.nn.stack import BlockConfig, ChainConfig, EntryConfig, LoopConfig, RepeatConfig
 
 PRECISE = LayerNormConfig(eps=1e-12)  # so small that it never matters
@@ -177,6 +177,7 @@ def vit(
     patch: int = 16,
     classes: int = 1000,
     dropout: float = 0.0,
+    channels: int = 3,
 ) -> EncoderConfig:
     """Vision Transformer (Dosovitskiy et al. 2021): patches of an image as tokens, pre-norm; with its classes."""
     attention = AttentionConfig(heads=heads, projections=BIASED, dropout=dropout)
@@ -187,7 +188,7 @@ def vit(
         width=width,
         context=1 + (side // patch) ** 2,
         plan=ChainConfig(bodies=(EntryConfig(dropout=drop), body)) if dropout else body,
-        embedding=PatchEmbeddingConfig(size=patch),
+        embedding=PatchEmbeddingConfig(size=patch, channels=channels),
         position=LearnedPositionConfig(),
         norm=PRECISE,
         pooling=FirstTokenConfig(),

@@ -1,10 +1,11 @@
-"""Recurrent language models: n-gram, RNN, GRU, LSTM, AWD-LSTM, mogrifier and QRNN."""
+"""Recurrent language models: n-gram, RNN, GRU, LSTM, AWD-LSTM, mogrifier, QRNN and Transformer-XL."""
 
 from heddle.core import check_at_least, replace
-from heddle.models.networks import TIED, LanguageModelConfig
+from heddle.models.networks import TIED, LanguageModelConfig, post_norm, with_entry
 from heddle.nn.base import FanInInitConfig, UniformInitConfig
+from heddle.nn.channels import FeedForwardConfig
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
-from heddle.nn.layers import ElementDropoutConfig, VariationalDropoutConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig, VariationalDropoutConfig
 from heddle.nn.recurrent import (
     ActivationPenaltyConfig,
     CellConfig,
@@ -15,6 +16,7 @@ from heddle.nn.recurrent import (
     QRNNConfig,
     RecurrentConfig,
     RNNConfig,
+    SegmentRecurrenceConfig,
     StackedCellsConfig,
 )
 from heddle.nn.stack import BlockConfig, BranchConfig, RepeatConfig, ReplaceConfig
@@ -95,6 +97,31 @@ def qrnn_lm(
     sizes = (*(hidden,) * (layers - 1), None)
     cells = [QRNNConfig(hidden=size, window=1 if i else 2, weight_drop=drop) for i, size in enumerate(sizes)]
     return regularized(tuple(cells), width, vocab, context, dropout)
+
+
+def transformer_xl(
+    layers: int = 16,
+    width: int = 410,
+    heads: int = 10,
+    hidden: int = 2100,
+    memory: int = 150,
+    vocab: int = 10_000,
+    context: int = 150,
+    dropout: float = 0.1,
+) -> LanguageModelConfig:
+    """Transformer-XL (Dai et al. 2019): post-norm, segment recurrence with relative positions, ReLU, tied weights."""
+    mixer = SegmentRecurrenceConfig(heads=heads, memory=memory)
+    channel = FeedForwardConfig(hidden=hidden, activation="relu", bias=True)
+    block = post_norm(mixer, channel, norm=LayerNormConfig(), dropout=dropout)
+    return LanguageModelConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        plan=with_entry(block, layers, dropout),
+        embedding=FullEmbeddingConfig(power=0.5),
+        init=FanInInitConfig(embedding=2.56 / width),  # a token's own logit is width times this at first, as tied
+        ties=TIED,
+    )
 
 
 def regularized(

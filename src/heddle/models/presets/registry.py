@@ -11,10 +11,25 @@ from heddle.core import ConfigError, UsageError, check_at_least, decode_value, f
 from heddle.models.narang import CORRECTED, DEPTHS, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.presets import transformers
+from heddle.models.presets.captioners import (
+    audio_visual_transformer,
+    image_captioner,
+    show_attend_tell,
+    video_captioner,
+)
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
 from heddle.models.presets.encoders import albert, bert, distilbert, electra, masked, pre_training, roberta, vit
 from heddle.models.presets.mixture_of_experts import mixtral, switch
-from heddle.models.presets.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
+from heddle.models.presets.recurrent import (
+    awd_lstm,
+    gru_lm,
+    lstm_lm,
+    mogrifier_lm,
+    qrnn_lm,
+    rnn_lm,
+    transformer_xl,
+    window_lm,
+)
 from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
 from heddle.models.presets.speech import speech_ctc, speech_lstm, speech_transformer
 from heddle.nn.stack import check_depth
@@ -79,6 +94,7 @@ PRESETS: dict[str, Preset] = {
     "awd_lstm": Preset(awd_lstm),
     "mogrifier_lm": Preset(mogrifier_lm),
     "qrnn_lm": Preset(qrnn_lm),
+    "transformer_xl": Preset(transformer_xl),
     "seq2seq_lstm": Preset(seq2seq_lstm),
     "seq2seq_lstm_every_step": Preset(seq2seq_lstm_every_step),
     "seq2seq_attention": Preset(seq2seq_attention),
@@ -155,6 +171,10 @@ PRESETS |= {
     "bart-base": Preset(transformers.bart),
     "bart-large": Preset(transformers.bart, {"layers": 12, "width": 1024, "heads": 16}),
     "marian": Preset(transformers.marian),
+    "image_captioner": Preset(image_captioner),
+    "video_captioner": Preset(video_captioner),
+    "show_attend_tell": Preset(show_attend_tell),
+    "audio_visual_transformer": Preset(audio_visual_transformer),
     "speech_transformer": Preset(speech_transformer),
     "speech_lstm": Preset(speech_lstm),
     "speech_ctc": Preset(speech_ctc),

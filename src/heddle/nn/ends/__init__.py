@@ -27,6 +27,5 @@ from heddle.nn.ends.head import (
     SoftmaxHeadConfig,
     TransformedHeadConfig,
 )
-from heddle.nn.ends.patches import PatchEmbeddingConfig
 from heddle.nn.ends.pointer_generator import PointerGeneratorHeadConfig
 from heddle.nn.ends.soft_targets import Prediction

@@ -48,9 +48,13 @@ class Embedding(Module, ABC):
         """Return how many vectors a row has."""
         return inputs.shape[1]
 
-    def real_lengths(self, lengths: Int[Tensor, " batch"] | None) -> Int[Tensor, " batch"] | None:
+    def real_lengths(self, inputs: Tensor, lengths: Int[Tensor, " batch"] | None) -> Int[Tensor, " batch"] | None:
         """Return how many vectors of each row are not padding, from how many inputs are not; None: all."""
         return lengths
+
+    def place_names(self, inputs: Tensor) -> tuple[str, ...]:
+        """Return a name for each vector of a row: where in the source it is; here its number."""
+        return tuple(map(str, range(self.length(inputs))))
 
     def check_input(self, source: Tensor) -> None:
         """Refuse one source, given as features, that this embedding cannot read."""

@@ -14,7 +14,7 @@ from heddle.nn.base import Context, Linear, Place, Role
 from heddle.nn.ends.embedding import Embedding, EmbeddingConfig
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
-Frames = Float[Tensor, "batch frames features"]
+Frames = Float[Tensor, "batch frames *features"]  # numbers of sound, or the pixels of video
 Planes = Float[Tensor, "batch channels frames bands"]
 HalvedPlanes = Float[Tensor, "batch filters halved_frames halved_bands"]
 Length = TypeVar("Length", Tensor, int)
@@ -78,7 +78,7 @@ class FrameEmbedding(Embedding):
             count = halved(count)
         return count
 
-    def real_lengths(self, lengths: Int[Tensor, " batch"] | None) -> Int[Tensor, " batch"] | None:
+    def real_lengths(self, inputs: Tensor, lengths: Int[Tensor, " batch"] | None) -> Int[Tensor, " batch"] | None:
         for _ in self.convolutions:
             lengths = None if lengths is None else halved(lengths)
         return lengths

@@ -7,6 +7,8 @@ from heddle.nn.positions.position import (
     Position,
     PositionConfig,
     SinusoidalPositionConfig,
+    angles,
+    frequencies,
 )
 from heddle.nn.positions.relative import (
     AlibiPositionConfig,

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, Count, UsageError, part, within
-from heddle.core.shapes import Stream
-from heddle.nn.base import Context, Module, Place, PositionInput, Role
+from heddle.core.shapes import Int, Stream
+from heddle.nn.base import Context, Module, Place, PositionInput, Role, Rotation
 
 
 class PositionConfig(Config, ABC):
@@ -24,12 +24,18 @@ class PositionConfig(Config, ABC):
 class Position(Module, ABC):
     """A module `(x, ctx) -> (x, ctx)`, run once, before the first layer."""
 
+    is_relative: ClassVar[bool] = False  # whether scores depend on distances alone, so that cached tokens can be moved
+
     @abstractmethod
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         """Add positions to the stream or the context."""
 
     def reserve(self, length: int) -> None:
         """Extend tables to positions below `length`, or refuse."""
+
+    def shift(self, places: Int[Tensor, "batch length"], full: bool, dtype: torch.dtype) -> Rotation | None:
+        """Return the rotation that moves cached keys of full attention or a window by so many positions; None: none."""
+        return None
 
 
 Base = Annotated[float, within("above 1", lambda base: base > 1)]  # of the frequencies
@@ -50,6 +56,8 @@ class NoPositionConfig(PositionConfig):
 
 class NoPosition(Position):
     """x."""
+
+    is_relative = True
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         return x, ctx

@@ -37,6 +37,7 @@ class RelativePositionConfig(PositionConfig):
 class RelativePosition(Position):
     """Puts both tables and the distances in the context, where attention looks them up."""
 
+    is_relative = True
     roles = {"keys": Role.EMBEDDING, "values": Role.EMBEDDING}
 
     def __init__(self, head_width: int, clip: int, place: Place) -> None:
@@ -61,6 +62,8 @@ class AttentionBias(Position, ABC):
 
     Where causality is the only mask (`ctx.allowed` is None), the bias is -inf in the future, which masks it.
     """
+
+    is_relative = True
 
     def __init__(self, heads: tuple[int, ...], sight: Sight) -> None:
         super().__init__()

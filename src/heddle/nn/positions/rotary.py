@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, check_at_least, part, within
-from heddle.core.shapes import Stream
+from heddle.core.shapes import Int, Stream
 from heddle.nn.base import Context, Place, Rotation
 from heddle.nn.positions.position import (
     Base,
@@ -176,6 +176,8 @@ class RotaryPositionConfig(PositionConfig):
 class RotaryPosition(Position):
     """Puts cosines and sines in the context; attention applies them."""
 
+    is_relative = True
+
     cos: Tensor
     sin: Tensor
 
@@ -201,6 +203,11 @@ class RotaryPosition(Position):
             with torch.inference_mode(False):  # a table made while decoding must be usable in training
                 self.cos = self.sin = self.cos.new_empty(next_power_of_two(length), self.rotary_width // 2)
                 self.reset_buffers()
+
+    def shift(self, places: Int[Tensor, "batch length"], full: bool, dtype: torch.dtype) -> Rotation:
+        plain = frequencies(self.rotary_width, self.config.base, places.device)
+        phases = places[..., None] * self.config.scaling.scale_frequencies(plain, self.config.base)
+        return Rotation(phases.cos().to(dtype), phases.sin().to(dtype))  # cached keys are in halves, whatever the order
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         return x, dataclasses.replace(ctx, rotation=self.rotation(x, ctx))
@@ -231,6 +238,8 @@ class DualRotaryPositionConfig(PositionConfig):
 class DualRotaryPosition(Position):
     """Puts both in the context; attention uses the one for its mask."""
 
+    is_relative = True
+
     def __init__(self, near: RotaryPosition, far: RotaryPosition) -> None:
         super().__init__()
         self.near, self.far = near, far
@@ -238,6 +247,9 @@ class DualRotaryPosition(Position):
     def reserve(self, length: int) -> None:
         self.near.reserve(length)
         self.far.reserve(length)
+
+    def shift(self, places: Int[Tensor, "batch length"], full: bool, dtype: torch.dtype) -> Rotation:
+        return (self.far if full else self.near).shift(places, full, dtype)
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         both = dataclasses.replace(self.far.rotation(x, ctx), window=self.near.rotation(x, ctx))

@@ -15,6 +15,7 @@ from heddle.core import ConfigError, UsageError
 from heddle.nn.base import Adapter, FusedLinear, Linear, Role, release_weight
 from heddle.nn.channels import Router
 from heddle.nn.ends import FullEmbedding, LinearSoftmaxHead
+from heddle.nn.quantization.prepacked_linear import remove_prepacked
 from heddle.nn.quantization.quantized_linear import CANNOT_SAVE, Int8Linear, Int8Table, QuantizedLinear, int4_linear
 
 log = logging.getLogger("heddle")
@@ -31,6 +32,7 @@ def quantize_model(model: nn.Module, weights: Bits) -> int:
     if any(isinstance(module, Adapter) for module in model.modules()):
         raise UsageError("weights: merge adapters before quantizing (merge_adapters)")
     model.eval()
+    remove_prepacked(model)
     owners_of = _owners(model)
     count = _quantize_tables(model, owners_of)
     inside = {id(child) for module in model.modules() if isinstance(module, Router) for child in module.modules()}

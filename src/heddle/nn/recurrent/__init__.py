@@ -1,4 +1,4 @@
-"""Recurrent networks: RNN, GRU, LSTM, QRNN, mogrifier, n-gram model, RNN with attention, bidirectional, bridges."""
+"""Recurrent networks: RNN, GRU, LSTM, QRNN, n-gram model, with attention, Transformer-XL, bidirectional, bridges."""
 
 from heddle.nn.recurrent.activation_penalty import ActivationPenaltyConfig
 from heddle.nn.recurrent.attention_rnn import (
@@ -23,3 +23,4 @@ from heddle.nn.recurrent.mogrifier import MogrifierConfig
 from heddle.nn.recurrent.ngram import NGramConfig
 from heddle.nn.recurrent.qrnn import QRNNConfig
 from heddle.nn.recurrent.recurrence import CellConfig, Recurrent, RecurrentConfig
+from heddle.nn.recurrent.segment_recurrence import SegmentRecurrence, SegmentRecurrenceConfig

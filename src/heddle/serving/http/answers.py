@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from heddle.core import HeddleError
@@ -104,7 +105,8 @@ class Answers:
                 found: Piece | HeddleError = event
             else:
                 found = rows[event.row if not streams else 0].take(event, streams)
-            self._loop.call_soon_threadsafe(self._events.put_nowait, found)
+            with suppress(RuntimeError):  # the loop has closed: the server has ended, and nobody waits
+                self._loop.call_soon_threadsafe(self._events.put_nowait, found)
 
         stopping = dataclasses.replace(request, should_stop=rows[0].should_stop) if streams else request
         handle = self.engine.submit(stopping, listen)

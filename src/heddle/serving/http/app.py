@@ -1,8 +1,10 @@
 """The app: OpenAI's routes over served models, as an ASGI application for any server."""
 
+import asyncio
 import dataclasses
-import logging
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -26,10 +28,10 @@ from heddle.serving.http.playground import (
     page,
     page_file,
 )
-from heddle.serving.http.responses import error_response
+from heddle.serving.http.responses import error_response, log_fault
 from heddle.serving.http.served_model import ServedModels
 
-log = logging.getLogger("heddle")
+DRAIN_SECONDS = 30.0
 
 TASKS = {
     "classify": tasks.classify,
@@ -67,14 +69,20 @@ ROUTES = (
 
 
 def make_app(models: ServedModels, access: Access | None = None) -> FastAPI:
-    """Return the application; whoever serves it sets `app.state.draining` before it ends, and closes the models."""
-    app = FastAPI(title="Heddle", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    """Return the application; whoever serves it sets `app.state.draining` before it ends, and closes the models.
+
+    A server that tells the app of its shutdown (the lifespan protocol) has that done.
+    """
+    app = FastAPI(
+        title="Heddle", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=_lifespan
+    )
     app.state.models, app.state.metrics, app.state.draining = models, Metrics(models), threading.Event()
     app.state.capabilities = {}
     access = Access() if access is None else access
+    app.state.has_keys = bool(access.keys)
     for method, path, handler in ROUTES:
         app.add_route(path, handler, methods=[method])
-    for kind in (ApiError, HeddleError, HTTPException, Exception):
+    for kind in (ApiError, HeddleError, HTTPException):
         app.add_exception_handler(kind, _on_error)
     app.add_middleware(
         Gate,
@@ -86,6 +94,14 @@ def make_app(models: ServedModels, access: Access | None = None) -> FastAPI:
     return app
 
 
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """End the engines when the server shuts down."""
+    yield
+    app.state.draining.set()
+    await asyncio.to_thread(app.state.models.close, DRAIN_SECONDS)
+
+
 async def _on_error(request: Request, error: Exception) -> Response:
     """Return any error in OpenAI's shape."""
     if isinstance(error, HTTPException):
@@ -93,6 +109,5 @@ async def _on_error(request: Request, error: Exception) -> Response:
         found = ApiError(error.status_code, known.get(error.status_code, "refused"), code="unknown_url")
     else:
         found = ApiError.of(error)
-    if found.status >= 500 and found.code in ("internal_error", "model_error"):
-        log.error("a request failed: %s", type(error).__name__, exc_info=error)
+        log_fault(error)
     return error_response(found)

@@ -14,7 +14,7 @@ from torch import Tensor
 from heddle.core import ConfigError, HeddleError, UsageError
 from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.serving import Engine, EngineConfig
-from heddle.serving.http.bodies import MOST_PROMPTS
+from heddle.serving.http.bodies import MAX_PROMPTS
 from heddle.serving.http.errors import ApiError
 from heddle.tasks.generation import ConstraintCompiler, TextConstraints
 from heddle.tasks.scoring import TextScore
@@ -132,8 +132,8 @@ class ServedModel:
     def _texts(self, several: Sequence[Any], name: str) -> list[str]:
         if several and all(isinstance(one, int) for one in several):
             several = [several]
-        if not several or len(several) > MOST_PROMPTS or any(not one for one in several):
-            raise ApiError(400, f"{name}: want 1 to {MOST_PROMPTS} texts, none of them empty", param=name)
+        if not several or len(several) > MAX_PROMPTS or any(not one for one in several):
+            raise ApiError(400, f"{name}: want 1 to {MAX_PROMPTS} texts, none of them empty", param=name)
         texts = [one if isinstance(one, str) else self.tokenizer.decode(check_ids(self, one, name)) for one in several]
         for text in texts:
             self.ids(text, name)
@@ -174,9 +174,10 @@ class ServedModels:
         return all(one.engine is None or one.engine.is_alive() for one in self)
 
     def close(self, drain: float | None) -> None:
-        """End all engines."""
+        """End all engines; the seconds to drain are those of all together."""
+        end = None if drain is None else time.monotonic() + drain
         for one in self:
-            one.close(drain)
+            one.close(None if end is None else max(0.0, end - time.monotonic()))
 
 
 def check_ids(model: ServedModel, ids: Sequence[int], name: str = "prompt") -> list[int]:

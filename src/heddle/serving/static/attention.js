@@ -7,10 +7,10 @@ import { underline } from "/static/tokens.js";
 const FINE = 1023; // levels of colour of the large map
 let layers = null, now = { layer: 0, head: 0 }, weights = null, known = new Map(); // heads that were asked for
 
-const side = (name) => state.sides.find((one) => one.name === name);
+const sequence = (name) => state.sequences.find((one) => one.name === name);
 const hides = (keys) => $("sink").checked && keys > 1;
 function word(name, count, i) {
-  const { tokens } = side(name);
+  const { tokens } = sequence(name);
   return tokens.length === count ? `${i} ${visible(tokens[i])}` : String(i);
 }
 function drawThumbnail(canvas) {
@@ -24,7 +24,7 @@ function drawLarge() {
 }
 function underlineRow() {
   const map = layers && layers[now.layer], query = state.selected === null ? -1 : placeOf(state.selected);
-  if (!map || !weights || query < 0 || query >= map.shape[1] || map.queries !== state.sides.at(-1).name) return underline(null);
+  if (!map || !weights || query < 0 || query >= map.shape[1] || map.queries !== state.sequences.at(-1).name) return underline(null);
   const keys = map.shape[2], hidden = hides(keys);
   underline(map.keys, (c) => (c >= keys || (hidden && c === 0) ? null : weights[query * keys + c]));
 }
@@ -37,13 +37,16 @@ async function choose(layer, head) {
   now = { layer, head };
   weights = null;
   underlineRow();
-  document.querySelectorAll(".heads button").forEach((node) => node.setAttribute("aria-pressed", String(node.dataset.map === name)));
+  document.querySelectorAll(".heads button").forEach((node) => {
+    node.setAttribute("aria-pressed", String(node.dataset.map === name));
+    node.tabIndex = node.dataset.map === name ? 0 : -1; // one stop of the tab key; arrows lead to the others
+  });
   if (!known.has(name)) known.set(name, binary("/v1/heddle/attention", { ...looked(), layer, head }));
   try {
     const { data } = await known.get(name);
     if (turn !== state.turn || now.layer !== layer || now.head !== head) return;
     weights = new Float32Array(data.buffer, data.byteOffset, data.byteLength / 4);
-  } catch (error) { return refused(error); }
+  } catch (error) { return turn === state.turn && refused(error); }
   const map = layers[layer];
   $("map-name").textContent = `${map.name}, head ${head} (${map.kind}): ${map.queries} looks at ${map.keys}`;
   $("map").style.aspectRatio = `${map.shape[2]} / ${map.shape[1]}`;
@@ -82,6 +85,13 @@ function grid() {
   $("grid").replaceChildren(box);
   $("grid").hidden = false;
 }
+$("grid").onkeydown = (event) => {
+  const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key], here = event.target.dataset.map;
+  if (!step || !here) return;
+  event.preventDefault();
+  const [layer, head] = here.split(" ").map((x, i) => Number(x) + step[i]), next = $("grid").querySelector(`[data-map="${layer} ${head}"]`);
+  if (next) next.focus();
+};
 function redraw() {
   if (!layers) return;
   document.querySelectorAll(".thumb").forEach((canvas) => seen.observe(canvas));

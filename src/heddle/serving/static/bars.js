@@ -19,9 +19,9 @@ export function softmax(logits, temperature) {
 function show() {
   const temperature = Number($("slider").value), shares = softmax(found.logits, temperature);
   $("slider-value").textContent = temperature.toFixed(2);
-  const side = main(), at = state.selected, here = found.predicts !== "class" && at < side.ids.length ? side.ids[at] : null;
+  const sequence = main(), at = state.selected, here = found.predicts !== "class" && at < sequence.ids.length ? sequence.ids[at] : null;
   const best = found.best.slice(0, SHOWN);
-  if (here !== null && !best.some((one) => one.id === here)) best.push({ id: here, text: side.tokens[at] });
+  if (here !== null && !best.some((one) => one.id === here)) best.push({ id: here, text: sequence.tokens[at] });
   const takes = found.predicts !== "class";
   $("bars").replaceChildren(...best.map((one) => {
     const p = shares[one.id], name = visible(one.text), bar = make("b"), isHere = one.id === here;
@@ -46,8 +46,8 @@ async function ask() {
   const at = state.selected, place = placeOf(at), turn = state.turn;
   $("expects").hidden = !state.probabilities;
   if (!state.probabilities) return;
-  const side = main(), whole = state.predicts === "class";
-  $("expects-title").textContent = whole ? "Class" : at === side.ids.length ? "What comes next" : "What was expected";
+  const sequence = main(), whole = state.predicts === "class";
+  $("expects-title").textContent = whole ? "Class" : at === sequence.ids.length ? "What comes next" : "What was expected";
   $("heat").hidden = place < 0;
   if (place < 0) {
     $("bars").replaceChildren();
@@ -59,7 +59,7 @@ async function ask() {
     if (turn !== state.turn || at !== state.selected) return;
     found = answer;
   } catch (error) { return fault(error); }
-  const word = at < side.ids.length ? `instead of ${visible(side.tokens[at])} (${side.name} ${at})` : "after the last token";
+  const word = at < sequence.ids.length ? `instead of ${visible(sequence.tokens[at])} (${sequence.name} ${at})` : "after the last token";
   $("expects-about").textContent = whole ? "Of the whole text." : `${word}: the best of ${found.logits.length} tokens.`;
   $("bars").dataset.place = String(place);
   show();

@@ -3,7 +3,7 @@ import { post } from "/static/api.js";
 import { $, fault, make, num, paint, shade, visible } from "/static/dom.js";
 import { on, state } from "/static/state.js";
 
-const others = () => state.models.filter((one) => one.id !== state.able.id && one.kind === state.able.kind && one.shows.includes("probabilities"));
+const others = () => state.models.filter((one) => one.id !== state.able.id && one.kind === state.able.kind && one.vocab === state.able.vocab && one.shows.includes("probabilities"));
 
 function show(found) {
   const cells = [], cell = (value, bits) => {

@@ -16,11 +16,11 @@ function gates(layer) { // of all experts; 0: not used
 }
 function show() {
   $("routers").replaceChildren(...layers.flatMap((layer, i) => strip(`experts ${i}`, {
-    name: short(layer.name), side: layer.side, first: "gate", row: "expert", values: { gate: gates(layer), probability: layer.probabilities },
+    name: short(layer.name), sequence: layer.sequence, first: "gate", row: "expert", values: { gate: gates(layer), probability: layer.probabilities },
   })));
 }
 function tell() { // of the chosen token; that it is the next one: of the last
-  const rows = layers.filter((layer) => layer.side === state.sides.at(-1).name).map((layer) => {
+  const rows = layers.filter((layer) => layer.sequence === state.sequences.at(-1).name).map((layer) => {
     const used = layer.chosen[Math.min(state.selected, layer.chosen.length - 1)];
     const line = make("li", { textContent: `${short(layer.name)}: ${used.map(([id, gate]) => `expert ${id} ${num(gate, 4)}`).join(", ") || "none"}` });
     line.dataset.used = JSON.stringify(used);

@@ -22,7 +22,7 @@ async function look(request, at = null) {
   if (!what || (what === "beams")) return false;
   const found = await post("/v1/heddle/explain", { ...request, what, top: 1 });
   if (turn !== state.turn) return false;
-  state.sides = found.sides;
+  state.sequences = found.sequences;
   state.ids = main().ids;
   state.probabilities = found.probabilities || null;
   state.predicts = found.probabilities ? found.probabilities.predicts : "next token";
@@ -81,10 +81,11 @@ async function go() {
 async function goPair() {
   typed = state.text = $("prompt").value;
   branches = [];
-  const { start } = state.able, written = await write(start);
-  state.ids = [...start, ...written];
+  const { start } = state.able;
+  state.ids = start; // nothing is written yet
   markFresh(start.length);
-  if (await look(looked(), start.length)) keepBranch();
+  await look(looked(), start.length);
+  await shown(start, await write(start));
 }
 async function shown(before, written) {
   state.ids = [...before, ...written];
@@ -176,7 +177,7 @@ async function doing(work) {
 }
 function useModel() {
   state.able = state.models.find((one) => one.id === $("model").value);
-  Object.assign(state, { sides: [], ids: [], probabilities: null, selected: null, text: null });
+  Object.assign(state, { sequences: [], ids: [], probabilities: null, selected: null, text: null });
   state.turn++;
   typed = null;
   branches = [];

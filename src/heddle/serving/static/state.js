@@ -6,7 +6,7 @@ export const state = {
   messages: [],
   text: null, // as it was typed: the source of an encoder-decoder
   ids: [], // of the row that is predicted
-  sides: [], // rows of tokens
+  sequences: [], // rows of tokens
   probabilities: null,
   predicts: "next token",
   selected: null, // a token of that row; its length: the one that would come next
@@ -17,7 +17,7 @@ export const on = (event, f) => hearers[event].push(f);
 export const tell = (event) => hearers[event].forEach((f) => f());
 
 export const shows = (name) => state.able !== null && state.able.shows.includes(name);
-export const main = () => state.sides.at(-1);
+export const main = () => state.sequences.at(-1);
 /* The text of a request: an encoder-decoder reads a source, and has the row as its output. */
 export function looked() {
   return state.able.kind === "an encoder-decoder"

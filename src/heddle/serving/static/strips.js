@@ -9,7 +9,7 @@ export function strip(name, of) {
   if (names.includes(of.first)) choice.value = of.first;
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `${of.name}: ${of.row}s by tokens`);
-  const words = state.sides.find((one) => one.name === of.side).tokens;
+  const words = state.sequences.find((one) => one.name === of.sequence).tokens;
   let order = [];
   const draw = () => {
     const values = of.values[choice.value], width = values[0].length, top = Math.max(1, ...values.map((row) => Math.max(...row.map(Math.abs))));

@@ -1,6 +1,6 @@
 /* Tasks as forms: what a model was trained for, and nothing else. */
 import { post } from "/static/api.js";
-import { $, fault, make, num } from "/static/dom.js";
+import { $, fault, make, num, visible } from "/static/dom.js";
 import { state } from "/static/state.js";
 
 const TITLES = { answer: "Answer a question", classify: "Classify", fill: "Fill in the masks", summarize: "Summarize", tag: "Tag words", translate: "Translate" };
@@ -17,7 +17,7 @@ const SHOW = {
   classify: (found) => (found.score !== null && found.score !== undefined
     ? table(["score"], [[num(found.score)]])
     : table(["class", "probability"], Object.entries(found.probabilities).sort((a, b) => b[1] - a[1]).map(([name, p]) => [name, percent(p)]))),
-  fill: (found) => table(["mask", "token", "probability"], found.masks.flatMap((gap, i) => gap.map((one) => [String(i + 1), one.token, percent(one.probability)]))),
+  fill: (found) => table(["mask", "token", "probability"], found.masks.flatMap((gap, i) => gap.map((one) => [String(i + 1), visible(one.token), percent(one.probability)]))),
   summarize: (found) => written(found.text),
   translate: (found) => written(found.text),
   tag: (found) => table(["word", "tag", "probability"], found.words.map((one) => [one.text, one.tag, percent(one.probability)])),

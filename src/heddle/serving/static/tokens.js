@@ -5,7 +5,7 @@ import { main, on, state, tell } from "/static/state.js";
 const LONG = 400; // tokens, beyond which a row is virtualised
 const BLOCK = 64;
 const NEXT = { text: "next?", bits: null, title: "what would come next", next: true };
-let rows = {}; // by side
+let rows = {}; // by sequence
 let fresh = Infinity; // the first token that was written last
 
 export const markFresh = (first) => { fresh = first; };
@@ -14,7 +14,7 @@ class Row {
   constructor(name, items, isMain) {
     Object.assign(this, { name, items, isMain, chips: new Map(), marks: null, long: false });
     this.box = make("div", { className: "chips" });
-    this.box.dataset.side = name;
+    this.box.dataset.sequence = name;
     this.box.setAttribute("role", "group");
     this.box.setAttribute("aria-label", `Tokens of the ${name}`);
     this.box.onclick = (event) => { const at = this.at(event.target); if (at !== null && isMain) select(at); };
@@ -40,8 +40,10 @@ class Row {
     return node;
   }
   press(i) {
-    const node = this.chips.get(i);
-    if (node && this.isMain) node.setAttribute("aria-pressed", String(i === state.selected));
+    const node = this.chips.get(i), chosen = i === (this.isMain ? state.selected : 0);
+    if (!node) return;
+    node.tabIndex = chosen ? 0 : -1; // one stop of the tab key; arrows lead to the others
+    if (this.isMain) node.setAttribute("aria-pressed", String(chosen));
   }
   underline(i) {
     const node = this.chips.get(i), weight = this.marks && this.marks(i), has = weight !== null && weight !== undefined;
@@ -56,6 +58,7 @@ class Row {
     this.long = true;
     this.chips.clear();
     this.box.classList.add("long");
+    this.box.tabIndex = 0;
     this.watch = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, target }) => (isIntersecting ? this.fill(target) : this.empty(target))), { root: this.box, rootMargin: "200px" });
     const blocks = [];
     for (let from = 0; from < this.items.length; from += BLOCK) blocks.push(this.block(from));
@@ -124,22 +127,22 @@ export function select(at) {
   row.scrollTo(at);
   tell("selected");
 }
-/* Underlines the tokens of a side by weights, and those of no other; a weight of null: no line. */
+/* Underlines the tokens of a sequence by weights, and those of no other; a weight of null: no line. */
 export function underline(name, weight) {
   Object.values(rows).forEach((row) => {
     row.marks = row.name === name ? weight : null;
     row.chips.forEach((_, i) => row.underline(i));
   });
 }
-function showRow(side) {
-  const own = state.probabilities && state.probabilities.side === side.name ? state.probabilities : null, isMain = side === main();
-  const items = side.tokens.map((text, i) => {
+function showRow(sequence) {
+  const own = state.probabilities && state.probabilities.sequence === sequence.name ? state.probabilities : null, isMain = sequence === main();
+  const items = sequence.tokens.map((text, i) => {
     const bits = own ? own.surprisals[i] : null;
-    return { text, bits, title: described(side.name, i, text, side.ids[i], bits, own ? own.logprobs[i] : null) };
+    return { text, bits, title: described(sequence.name, i, text, sequence.ids[i], bits, own ? own.logprobs[i] : null) };
   });
   if (isMain && own && state.predicts === "next token") items.push(NEXT);
-  const row = rows[side.name] = new Row(side.name, items, isMain);
-  const label = state.sides.length > 1 ? [make("p", { className: "soft", textContent: side.name })] : [];
+  const row = rows[sequence.name] = new Row(sequence.name, items, isMain);
+  const label = state.sequences.length > 1 ? [make("p", { className: "soft", textContent: sequence.name })] : [];
   $("rows").append(...label, row.box);
 }
 const ABOUT = {
@@ -148,12 +151,12 @@ const ABOUT = {
   "class": "The class of the whole text is beside; choose a token to see where it looks.",
 };
 function show() {
-  $("tokens").hidden = !state.sides.length;
+  $("tokens").hidden = !state.sequences.length;
   $("rows").replaceChildren();
   Object.values(rows).forEach((row) => row.watch && row.watch.disconnect());
   rows = {};
   state.selected = null;
-  state.sides.forEach(showRow);
+  state.sequences.forEach(showRow);
   $("tokens-about").textContent = state.probabilities ? ABOUT[state.predicts] : "Choose a token to see where it looks.";
 }
 let shown = -1;

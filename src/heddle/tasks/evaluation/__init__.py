@@ -4,6 +4,13 @@ from heddle.tasks.evaluation.choices import DialogueTask, NextSentenceTask, Repl
 from heddle.tasks.evaluation.labelled import AnswerTask, ClassifyTask, SummarizeTask, TagTask, read_documents
 from heddle.tasks.evaluation.masked_words import HiddenWords, MaskedWordsTask, hide_words
 from heddle.tasks.evaluation.minimal_pairs import BlimpTask, MinimalPair
+from heddle.tasks.evaluation.passkey import (
+    PasskeyExample,
+    answer_passkeys,
+    passkey_examples,
+    passkey_metrics,
+    passkey_text,
+)
 from heddle.tasks.evaluation.reading_times import NaturalStoriesTask, ReadWord, cross_validated_gains, in_sentences
 from heddle.tasks.evaluation.registry import (
     TASKS,

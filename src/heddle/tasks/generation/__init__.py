@@ -1,5 +1,13 @@
 """Text generation: completion, chat, translation, summarization, constrained decoding and stop strings."""
 
+from heddle.tasks.generation.caption import (
+    CAPTION_BEAMS,
+    Caption,
+    Captioner,
+    CaptionGrades,
+    exact_matches,
+    grade_captions,
+)
 from heddle.tasks.generation.chat import Conversation, chat_template, conversation
 from heddle.tasks.generation.model_settings import TaskSettings, translation_settings_of
 from heddle.tasks.generation.stop_strings import StopStrings, check_stop_strings

@@ -13,7 +13,7 @@ from typing import Any
 from heddle.core import DataError, UsageError
 from heddle.decoding import GenerationOptions
 from heddle.decoding.generation import Completion, GenerationConfig, GenerationJob
-from heddle.decoding.runtime import Request, check_source
+from heddle.decoding.runtime import Request, Source, check_source
 from heddle.decoding.search import expected_utilities
 from heddle.models.networks import EncoderDecoder, Model, require
 from heddle.tasks.generation.model_settings import TaskSettings, translation_settings_of
@@ -110,7 +110,7 @@ class Translator:
             raise UsageError(f"source: want at most {MAX_CHARACTERS:,} characters, got {len(line):,}")
         return list(check_source(self.model, self.tokenizer.source(self.prefix + line)))
 
-    def translate(self, sources: Sequence[list[int] | None]) -> list[Translation]:
+    def translate(self, sources: Sequence[Source | None]) -> list[Translation]:
         """Translate sources, batched by length; None stays empty."""
         given = {i: source for i, source in enumerate(sources) if source is not None}
         order = sorted(given, key=lambda i: len(given[i]))
@@ -121,7 +121,7 @@ class Translator:
                 answers[i] = Translation(tuple(self.ranking.order(found)))
         return answers
 
-    def _candidates(self, sources: Sequence[list[int]]) -> list[list[NBestCandidate]]:
+    def _candidates(self, sources: Sequence[Source]) -> list[list[NBestCandidate]]:
         """Return the candidates that the model generates for each source."""
         config = with_special_tokens(self.config, self.tokenizer)
         requests = [Request(self.tokenizer.special_tokens.decoder_start, source) for source in sources]

@@ -2,6 +2,7 @@
 
 from heddle.tasks.labelling.answer import Answer, Answerer
 from heddle.tasks.labelling.classify import ClassifiedText, Classifier
+from heddle.tasks.labelling.classify_media import ClassifiedMedia, MediaClassifier
 from heddle.tasks.labelling.embed import Embedder
 from heddle.tasks.labelling.fill import FilledToken, MaskFiller
 from heddle.tasks.labelling.reader import EncoderReader, encoder_reader

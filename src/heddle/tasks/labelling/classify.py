@@ -42,6 +42,17 @@ class ClassifiedText:
         return found if self.labels == (self.label,) else found | {"labels": list(self.labels)}
 
 
+def named_classes(numbers: Sequence[float], names: Sequence[str], kind: str) -> ClassifiedText:
+    """Return the result that the probabilities of all classes make, or the number of a model without classes."""
+    if kind == "regression":
+        return ClassifiedText(None, None, score=numbers[0])
+    named = dict(zip(names, numbers, strict=True))
+    ordered = dict(sorted(named.items(), key=lambda one: -one[1]))
+    label, probability = next(iter(ordered.items()))
+    several = tuple(name for name, p in ordered.items() if p >= LIKELY) if kind == "multi_label" else (label,)
+    return ClassifiedText(label, probability, ordered, several)
+
+
 @dataclass(frozen=True)
 class Classifier:
     """An encoder with an output for the class of a text."""
@@ -71,13 +82,5 @@ class Classifier:
         found: list[list[Tensor]] = [[] for _ in texts]
         for row, scores in zip(rows, self.reader.scores(config.name, rows), strict=True):
             found[row.text].append(output.probabilities(scores))
-        return [self._result(torch.stack(one).mean(0).tolist(), str(config.kind)) for one in found]
-
-    def _result(self, numbers: list[float], kind: str) -> ClassifiedText:
-        if kind == "regression":
-            return ClassifiedText(None, None, score=numbers[0])
-        named = dict(zip(self.names, numbers, strict=True))
-        ordered = dict(sorted(named.items(), key=lambda one: -one[1]))
-        label, probability = next(iter(ordered.items()))
-        several = tuple(name for name, p in ordered.items() if p >= LIKELY) if kind == "multi_label" else (label,)
-        return ClassifiedText(label, probability, ordered, several)
+        means = [torch.stack(one).mean(0).tolist() for one in found]
+        return [named_classes(one, self.names, str(config.kind)) for one in means]

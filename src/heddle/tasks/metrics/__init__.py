@@ -1,6 +1,7 @@
-"""Metrics: word error rate, BLEU, chrF, ROUGE, and utilities for minimum Bayes risk."""
+"""Metrics: word error rate, BLEU, chrF, ROUGE, CIDEr-D, and utilities for minimum Bayes risk."""
 
 from heddle.core.metrics import edit_distance
+from heddle.tasks.metrics.consensus import caption_words, consensus_scores
 from heddle.tasks.metrics.corpus_metrics import (
     Bleu,
     CorpusMetric,

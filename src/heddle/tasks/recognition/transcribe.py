@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heddle.core import ConfigError, DataError, UsageError, decode
+from heddle.core import ConfigError, DataError, UsageError, decode, replace
 from heddle.data.files import SkipReason, file_extension, printable_path
 from heddle.data.media import FeaturesConfig, Media, MediaFault
-from heddle.data.sources import ArraySource, DocumentCounter, MediaSource, SoundSource
+from heddle.data.sources import ArraySource, DocumentCounter, MediaSource, SoundSource, SourceConfig
 from heddle.decoding.ctc import JointBeamSearch, PrefixBeamSearch, Recognized, Recognizer, SearchKind, ctc_output
 from heddle.models.networks import LanguageModel, Model, require
 from heddle.tasks.metrics import edit_distance
@@ -83,6 +83,7 @@ class Transcriber:
     features: FeaturesConfig
     tokenizer: Tokenizer
     batch: int = 16
+    trained_on: MediaSource | None = None  # of a model of video: where its data came from
 
     def utterances(self, paths: Iterable[str | Path]) -> Iterator[Utterance]:
         """Yield the sounds that paths mean: files, folders, or manifests; a text beside a file is its reference."""
@@ -95,6 +96,8 @@ class Transcriber:
 
     def source(self, path: str) -> MediaSource:
         """Return the source of a folder or a manifest, which also opens single files."""
+        if self.trained_on is not None:
+            return replace(self.trained_on, path=path, split=None)
         plain: dict[str, Any] = {"path": path}
         if self.features.medium == "sound":
             plain |= {"sample_rate": self.features.media_rate, "longest": 3600.0}
@@ -171,7 +174,7 @@ def transcriber(
     batch: int = 16,
 ) -> Transcriber:
     """Return a transcriber of a model; refuse one that reads no frames, and options that it cannot follow."""
-    if model.reads != "frames":
+    if model.reads not in ("frames", "video"):
         raise UsageError(f"transcribe: want a model that reads sounds, got one that reads {model.reads}")
     if batch < 1:
         raise UsageError(f"batch: want at least 1, got {batch}")
@@ -184,7 +187,17 @@ def transcriber(
         if fused.tokenizer.fingerprint != tokenizer.fingerprint:
             raise UsageError("lm: want a language model with the tokenizer of the recognizer, got one with another")
     recognizer = Recognizer(model, search, tuple(known.decoder_start), tokenizer.end, lm, start)
-    return Transcriber(recognizer, features, tokenizer, batch)
+    return Transcriber(recognizer, features, tokenizer, batch, _video_source(features, settings))
+
+
+def _video_source(features: FeaturesConfig, settings: Mapping[str, Any]) -> MediaSource | None:
+    """Return the source of a model of speech in video, or of a mouth alone; None: it reads sounds or arrays."""
+    if features.medium in READERS:
+        return None
+    found = decode(SourceConfig, settings["data"]["sources"][0])
+    if not isinstance(found, MediaSource):
+        raise UsageError(f"transcribe: want a model that was trained on files, got one on {found.kind}")
+    return found
 
 
 def search_for(model: Model, options: TranscribeOptions, fused: bool) -> SearchKind:

@@ -24,8 +24,16 @@ def token_nll(
     token_loss: scoring.TokenLoss | None = None,
 ) -> Iterator[scoring.Losses]:
     """Yield the NLL of each token of documents under a language model, in nats."""
+    first, framed = with_document_start(tokenizer, documents)
+    return scoring.nll_sliding_window(model, framed, windows, first, token_loss)
+
+
+def with_document_start(
+    tokenizer: Tokenizer, documents: Iterable[scoring.Document | scoring.Continuation]
+) -> tuple[int, Iterator[scoring.Document | scoring.Continuation]]:
+    """Return the id that a document begins with, and documents with what follows that id put before them."""
     first, *rest = tokenizer.special_tokens.document_start
-    return scoring.nll_sliding_window(model, _with_prefix(rest, documents), windows, first, token_loss)
+    return first, _with_prefix(rest, documents)
 
 
 def conditional_token_nll(

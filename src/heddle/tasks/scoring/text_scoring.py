@@ -20,9 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, brief, nearest, settings
-from heddle.decoding.scoring import Continuation, MaskedText, any_token_loss, scoring_windows
+from heddle.decoding.runtime import StreamingConfig
+from heddle.decoding.scoring import Continuation, MaskedText, any_token_loss, nll_long_texts, scoring_windows
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model, require
-from heddle.tasks.scoring.nll import conditional_token_nll, mask_id, masked_token_nll, token_nll
+from heddle.tasks.scoring.nll import (
+    conditional_token_nll,
+    mask_id,
+    masked_token_nll,
+    token_nll,
+    with_document_start,
+)
 from heddle.text.tokenizers import Tokenizer, Word, word_start_ids, words_of
 
 Ids = list[list[int]]
@@ -45,12 +52,25 @@ class ScoringConfig(Config):
     stride: int | None = None  # None: half a window
     hide: Literal["token", "rest", "word"] = "token"  # masked for an encoder, from the token on
     spaces: Literal["before", "after"] = "before"  # which whitespace belongs to a word
+    sinks: int | None = None  # attention sinks: keep so many first tokens and the latest `window`; None: windows
 
     def __post_init__(self) -> None:
         if self.hide not in ("token", "rest", "word"):
             raise ConfigError("hide", want="token, rest or word", got=self.hide)
         if self.spaces not in ("before", "after"):
             raise ConfigError("spaces", want="before or after", got=self.spaces)
+        if self.sinks is not None:
+            if self.stride is not None:
+                raise ConfigError("stride", want="none with sinks, since each token is read once", got=self.stride)
+            if self.window is None:
+                raise ConfigError("window", want="a number of tokens beside sinks", got=None)
+
+    @property
+    def streaming(self) -> StreamingConfig | None:
+        """Return what is kept of a text with attention sinks; None: it is read in windows."""
+        if self.sinks is None or self.window is None:
+            return None
+        return StreamingConfig(window=self.window, sinks=self.sinks)
 
 
 DEFAULT = ScoringConfig()
@@ -63,6 +83,7 @@ class ScoringOptions(TypedDict, total=False):
     stride: int | None
     hide: Literal["token", "rest", "word"]
     spaces: Literal["before", "after"]
+    sinks: int | None
 
 
 def scoring_config(options: ScoringOptions) -> ScoringConfig:
@@ -74,7 +95,7 @@ def scoring_config(options: ScoringOptions) -> ScoringConfig:
                 name, want=f"one of {known}", got=name, near=nearest(name, ScoringOptions.__annotations__)
             )
     for name, value in options.items():
-        if name in ("window", "stride") and not isinstance(value, int | None):
+        if name in ("window", "stride", "sinks") and not isinstance(value, int | None):
             raise ConfigError(name, want="a whole number", got=value)
     return ScoringConfig(**options)
 
@@ -209,8 +230,11 @@ class TextScorer:
         model = require(self.model, LanguageModel, _refusal(self.model))
         if any(each.source is not None for each in inputs):
             raise UsageError("score: want no source, since a language model has no encoder")
-        windows = scoring_windows(model, self.config.window, self.config.stride)
         token_loss = None if members is None else any_token_loss(model, members)
+        if self.config.streaming is not None:
+            begin, framed = with_document_start(self.tokenizer, documents)
+            return nll_long_texts(model, framed, begin, self.config.streaming, token_loss)
+        windows = scoring_windows(model, self.config.window, self.config.stride)
         return token_nll(model, self.tokenizer, documents, windows, token_loss)
 
     def _sources(self, inputs: Sequence[ScoringInput]) -> list[str]:
@@ -245,7 +269,7 @@ class TextScorer:
 
 def text_scorer(model: Model, tokenizer: Tokenizer, config: ScoringConfig = DEFAULT) -> TextScorer:
     """Return a text scorer; refuse a model or a config that cannot score."""
-    windowed = config.window is not None or config.stride is not None
+    windowed = (config.window, config.stride, config.sinks) != (None, None, None)
     if windowed and (model.reads_source or not model.can_generate):
         whole = "source and text" if model.reads_source else "the text"
         raise UsageError(f"score: want no window, since {model.config.noun} reads {whole} whole")

@@ -22,8 +22,8 @@ from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import ProjectionsConfig
-from heddle.nn.ends import PatchEmbeddingConfig
 from heddle.nn.outputs import DenseFirstTokenConfig
+from heddle.nn.sources import PatchEmbeddingConfig
 from heddle.nn.stack import RepeatConfig
 
 MAPS = {

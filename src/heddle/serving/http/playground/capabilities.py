@@ -47,13 +47,10 @@ class ModelCapabilities:
         source, engine = model.source, model.engine
         special, pair = source.tokenizer.special_tokens, source.model.reads_source
         start, ends = (list(special.decoder_start), list(special.ends)) if pair else ([], [])
-        found = {"id": source.name, "kind": self.kind, "shows": list(self.shows), "tasks": list(self.tasks)}
         context = source.model.context if engine is None else engine.capacity
-        return (
-            found
-            | {"generates": engine is not None, "chat": self.chats, "context": context}
-            | {"start": start, "ends": ends}
-        )
+        found: dict[str, Any] = {"id": source.name, "kind": self.kind, "vocab": source.model.vocab, "context": context}
+        found |= {"shows": list(self.shows), "tasks": list(self.tasks), "generates": engine is not None}
+        return found | {"chat": self.chats, "start": start, "ends": ends}
 
 
 def _forms(model: ServedModel) -> tuple[str, ...]:
