@@ -28,7 +28,7 @@ from heddle.data.media import (
 from heddle.data.pictures import AudioVisualSource, ImageClassSource, ImageSource, VideoSource
 from heddle.data.rows import MediaExampleRows, MediaRows
 from heddle.data.shards import open_split, prepare
-from heddle.data.sources import CorpusConfig, Split
+from heddle.data.sources import CorpusConfig, HashSplit, Split
 from heddle.tasks.generation import grade_captions
 from heddle.text.tokenizers import CharacterTokenizer
 
@@ -157,7 +157,8 @@ def test_bad_pictures_are_counted_and_left_out_of_training(tmp_path: Path) -> No
     (folder / "000.png").write_bytes(b"\x89PNG")
     (folder / "001.txt").unlink()
     (folder / "002.png").write_bytes(b"")
-    corpus = CorpusConfig(sources=(ImageSource(path=str(folder), size=(SIDE, SIDE)),))
+    split = HashSplit(fraction=0.4)
+    corpus = CorpusConfig(sources=(ImageSource(path=str(folder), size=(SIDE, SIDE)),), split=split)
     prepared = prepare(corpus, CharacterTokenizer().train(["abc"]), tmp_path / "data")
     skipped = {str(reason): count for reason, count in prepared.counter.skipped.items() if reason != "duplicate"}
     assert skipped == {"bad_media": 2, "no_text": 1, "empty": 2}  # of two captions each

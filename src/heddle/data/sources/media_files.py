@@ -1,5 +1,6 @@
 """Media files: a folder with a text beside each file, or a manifest (JSON lines, TSV: path, text, speaker, split)."""
 
+import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ class MediaSource(SourceConfig):
         if manifests is None:
             for path in self.files():
                 texts = self.texts(path)
-                group = printable_path(path) if len(texts) > 1 else ""  # which stay on one side of a split
+                group = os.path.relpath(path, self.path) if len(texts) > 1 else ""  # which stay on one side of a split
                 yield from (MediaEntry(printable_path(path), path, text, group) for text in texts)
             return
         for manifest in manifests:
