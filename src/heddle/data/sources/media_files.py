@@ -65,11 +65,13 @@ class MediaSource(SourceConfig):
     """What sources of media share: finding the files, their texts and, of a manifest, their speakers and parts.
 
     extensions: how the names of its files end.
-    alone: whether a folder that also holds other files, texts beside them apart, is no such source.
+    alone: whether a folder that also holds other files is no such source.
+    beside: how the names of files end that may stand beside them.
     """
 
     extensions: ClassVar[tuple[str, ...]]
     alone: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = (".txt",)
 
     path: str
     split: str | None
@@ -82,7 +84,10 @@ class MediaSource(SourceConfig):
         if files and all(file_extension(file).lower() in MANIFESTS for file in files):
             name = _first_file(files[0])
             files = [] if name is None else [Path(name)]
-        return decode(cls, {"path": path}) if any(file.suffix.lower() in cls.extensions for file in files) else None
+        endings = {file.suffix.lower() for file in files}
+        if cls.alone and endings - {*cls.extensions, *cls.beside} or not endings & {*cls.extensions}:
+            return None
+        return decode(cls, {"path": path})
 
     @abstractmethod
     def open(self, path: Path, start: float, length: float | None) -> Media:
