@@ -85,9 +85,8 @@ class MediaSource(SourceConfig):
             name = _first_file(files[0])
             files = [] if name is None else [Path(name)]
         endings = {file.suffix.lower() for file in files}
-        if cls.alone and endings - {*cls.extensions, *cls.beside} or not endings & {*cls.extensions}:
-            return None
-        return decode(cls, {"path": path})
+        others = endings - {*cls.extensions, *cls.beside} if cls.alone else set()
+        return None if others or not endings & {*cls.extensions} else decode(cls, {"path": path})
 
     @abstractmethod
     def open(self, path: Path, start: float, length: float | None) -> Media:
@@ -298,6 +297,7 @@ class ArraySource(MediaSource):
     """
 
     extensions = ARRAYS
+    alone = True
 
     path: str
     split: str | None = None
