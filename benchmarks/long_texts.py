@@ -156,7 +156,7 @@ def measure(out: Path, kind: str, seed: int, given: argparse.Namespace) -> Line:
     """Return the loss by position of a model, and how many passkeys it finds, by length."""
     lm, streaming = opened(out, kind, seed)
     model = require(lm.model, LanguageModel, ValueError("want a language model"))
-    texts = [json.loads(line)["text"] for line in (out / "texts" / "valid.jsonl").open(encoding="utf-8")]
+    texts = [line["text"] for line in read_lines(out / "texts" / "valid.jsonl")]
     trained = int((SETTINGS | given.overrides)["rows.length"])
     wanted = PositionConfig(length=TIMES * trained, bucket=max(1, trained // 8), rows=given.rows, streaming=streaming)
     line: Line = {"kind": kind, "seed": seed, "trained": trained}
@@ -208,7 +208,7 @@ def stream(out: Path, given: argparse.Namespace) -> None:
     """Read a long text with sinks; write down memory, loss and speed along the way."""
     lm, _ = opened(out, "rotary", given.seeds[0])
     model = require(lm.model, LanguageModel, ValueError("want a language model"))
-    texts = (json.loads(line)["text"] for line in (out / "texts" / "valid.jsonl").open(encoding="utf-8"))
+    texts = [line["text"] for line in read_lines(out / "texts" / "valid.jsonl")]
     ids = np.concatenate([lm.tokenizer.encode(text) for text in texts])[: given.tokens]
     seen: list[tuple[int, float, int]] = []
     read, began = 0, time.time()

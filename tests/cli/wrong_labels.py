@@ -91,6 +91,8 @@ VERBS = {f"train {words} {SMALL}": want for words, want in TRAIN.items()} | {
     "serve --cors-origin * -m run": "cors-origin: want origins such as https://example.org, got *",
     "serve --invariant maybe -m run": "invariant: want one of auto, on, off, got 'maybe'",
     "serve --waiting 0": "--waiting: want at least 1, got '0'",
+    "serve --waiting-per-client 0": "--waiting-per-client: want at least 1, got '0'",
+    "serve --max-wait 0 -m run": "--max-wait: want above 0 seconds, got 0.0",
     "serve --host 0.0.0.0 --api-key= -m run": "api-key: want ASCII characters without spaces, got an empty key",
     "serve --slots 0": "--slots: want at least 1, got '0'",
     "embed nosuch.txt -m classifier": "nosuch.txt: no such file",

@@ -12,7 +12,7 @@ import weakref
 
 import pytest
 import torch
-from laws.cases import CONTEXT, VOCAB, of_presets
+from laws.cases import CONTEXT, VOCAB, as_source, of_presets
 
 from heddle.core import ConfigError, DamageError, replace
 from heddle.decoding import generation_config
@@ -83,8 +83,9 @@ def test_rows_on_a_fixed_state_are_those_on_a_growing_one(
 @pytest.mark.parametrize("name", PAIRS)
 def test_targets_on_a_fixed_state_are_those_on_a_growing_one(name: str, fixed: None) -> None:
     model = built(name)
-    requests = make_requests([[1], [1, 2], [1]], [[4, 5, 6], [7], [8, 9]])
-    mine, plain = both(model, requests, GenerationConfig(max_tokens=8))
+    sources = [[4, 5, 6], [7], [8, 9]]
+    read = sources if model.reads == "ids" else [as_source(model, torch.tensor(source)) for source in sources]
+    mine, plain = both(model, make_requests([[1], [1, 2], [1]], read), GenerationConfig(max_tokens=8))
     assert mine == plain
 
 

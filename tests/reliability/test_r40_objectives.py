@@ -6,15 +6,19 @@ import signal
 from pathlib import Path
 
 import pytest
+from data.sounds import RATE, write_folder
 from reliability.harness import Blow, Nursery, differences, tiny, trainer_for, write_config, write_text
 from training.test_labelled import OBJECTIVES
 from training.test_labelled import run as labelled
 
 from heddle.core import replace
-from heddle.data.rows import PreferenceRows, SentencePairRows
+from heddle.data.media import LogMelConfig, SpecAugmentConfig, SpeedConfig
+from heddle.data.rows import MediaRows, PreferenceRows, SentencePairRows
 from heddle.data.sources import HashSplit, corpus_for
 from heddle.models.presets import PresetConfig
 from heddle.objectives import (
+    CtcAttentionConfig,
+    CtcConfig,
     DenoisingConfig,
     DistillationConfig,
     MaskedTokenConfig,
@@ -28,6 +32,7 @@ from heddle.objectives import (
     SentenceOrderConfig,
     SpanCorruptionConfig,
 )
+from heddle.text.tokenizers import CharacterTokenizer
 from heddle.training import HardwareConfig, RunConfig, store_teacher_outputs
 
 STEPS, SAVE, KILLS = 6, 2, 5
@@ -61,6 +66,8 @@ RUNS: dict[str, tuple[ObjectiveConfig, PresetConfig, dict[str, object]]] = {
         PresetConfig(name="bert-base-masked", **SMALL),
         {"init_layers": (1,), "stored": True},
     ),
+    "ctc": (CtcConfig(), PresetConfig(name="speech_ctc", **SMALL), {"media": True}),
+    "ctc_attention": (CtcAttentionConfig(), PresetConfig(name="speech_transformer", **SMALL), {"media": True}),
     "preference": (PreferenceConfig(), PresetConfig(name="first", **SMALL), {"init_layers": None}),
 }
 
@@ -74,6 +81,8 @@ def config_for(name: str, folder: Path, steps: int = STEPS) -> RunConfig:
     config = replace(
         tiny(text, training__steps=steps, every__save=SAVE, every__validate=3), model=model, objective=objective
     )
+    if "media" in rows:
+        return with_sounds(config, folder)
     if "init_layers" in rows:
         return beside_a_frozen_model(config, name, folder)
     if "second" not in rows:
@@ -83,6 +92,18 @@ def config_for(name: str, folder: Path, steps: int = STEPS) -> RunConfig:
     (folder / "my.jsonl").write_text("".join(json.dumps({"text": one}) + "\n" for one in texts))
     corpus = replace(corpus_for(str(folder / "my.jsonl")), split=HashSplit(fraction=0.3))
     return replace(config, data=corpus, rows=SentencePairRows(length=48, **rows))
+
+
+def with_sounds(config: RunConfig, folder: Path) -> RunConfig:
+    """Return a run on sounds, whose features are augmented by the row."""
+    write_folder(folder / "sounds", 24)
+    corpus = replace(corpus_for(str(folder / "sounds")), split=HashSplit(fraction=0.3))
+    source = replace(corpus.sources[0], sample_rate=RATE)
+    features = LogMelConfig(mels=8, sample_rate=RATE)
+    augment = (SpeedConfig(), SpecAugmentConfig(band_width=2, time_width=8))
+    batch = config.training.batch
+    rows = MediaRows(length=8, source_length=80, batch=batch, features=features, augment=augment)
+    return replace(config, data=replace(corpus, sources=(source,)), rows=rows, tokenizer=CharacterTokenizer())
 
 
 def beside_a_frozen_model(config: RunConfig, name: str, folder: Path) -> RunConfig:
@@ -120,7 +141,9 @@ def kill(nest: Nursery, tmp_path: Path, config: RunConfig, blows: list[int]) -> 
     assert not found, f"differs in {found}"
 
 
-@pytest.mark.parametrize("name", ["span_corruption", "replaced_token", "distillation_stored", "preference"])
+@pytest.mark.parametrize(
+    "name", ["span_corruption", "replaced_token", "distillation_stored", "preference", "ctc_attention"]
+)
 def test_r40_a_killed_run_ends_the_same(name: str, nest: Nursery, tmp_path: Path) -> None:
     kill(nest, tmp_path, config_for(name, tmp_path), [STEPS + 1])  # of two micro-batches a step: in the middle
 

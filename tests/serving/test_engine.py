@@ -1,6 +1,7 @@
 """Engine: answers are those of offline generation; requests come, go, are refused, cancelled and fail by themselves."""
 
 import copy
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ def request(model: AutoregressiveModel, length: int, **options: Any) -> EngineRe
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    with Engine(served("gpt2"), EngineConfig(slots=4, waiting=6)) as made:
+    with Engine(served("gpt2"), EngineConfig(slots=4, waiting=6, waiting_per_client=6)) as made:
         yield made
 
 
@@ -190,9 +191,11 @@ def test_error_at_another_stage_ends_the_guilty_request_only(stage: str, engine:
     other = request(engine.model, 9, max_tokens=25)
     good = engine.submit(other)
     if stage == "prompt":
-        monkeypatch.setattr(engine.model.head, "logits", fail_once(engine.model.head.logits))
+        next(iter(good))
+        monkeypatch.setattr(type(engine.model), "step", fail_once_in_a_prompt(type(engine.model).step))
         with pytest.raises(HeddleError, match="stopped by RuntimeError"):
-            [handle.result() for handle in [engine.submit(request(engine.model, 6, max_tokens=3))]] and good.result()
+            engine.submit(request(engine.model, 6, max_tokens=3)).result()
+        assert good.result().ids == complete(engine.model, [other.request], other.config)[0].ids[1:]
         return
     config = generation_config({"max_tokens": 9})
     if stage == "listener":
@@ -205,14 +208,14 @@ def test_error_at_another_stage_ends_the_guilty_request_only(stage: str, engine:
     assert wait_until(lambda: engine.load()["active"] == 0)
 
 
-def fail_once(function: Any) -> Any:
+def fail_once_in_a_prompt(function: Any) -> Any:
     left = [1]
 
-    def call(*given: Any) -> Any:
-        if left and len(given[0]) == 1:
+    def call(self: Any, inputs: Any, state: Any, lengths: Any = None) -> Any:
+        if left and inputs.shape[1] > 1:
             left.pop()
             raise RuntimeError("planted")
-        return function(*given)
+        return function(self, inputs, state, lengths)
 
     return call
 
@@ -275,6 +278,106 @@ def test_clients_take_turns() -> None:
         queue.put("a5", "a")
     assert queue.remove("a2") and not queue.remove("a2")
     assert [queue.pop() for _ in range(7)] == ["a1", "b1", "c1", "a3", "b2", "a4", None]
+
+
+def test_request_that_cannot_begin_holds_up_no_other() -> None:
+    queue: FairQueue[str] = FairQueue(9)
+    for item in ("a-search", "a1", "b-search", "c1"):
+        queue.put(item, item[0])
+
+    def is_row(item: str) -> bool:
+        return "search" not in item
+
+    assert [queue.pop(is_row) for _ in range(3)] == ["a1", "c1", None]
+    assert [queue.pop() for _ in range(3)] == ["b-search", "a-search", None]
+
+
+def test_full_searches_do_not_hold_up_plain_requests() -> None:
+    model = served("gpt2")
+    search = request(model, 6, max_tokens=150, beams=2)
+    with Engine(model, EngineConfig(slots=4, max_searches=1)) as engine:
+        searches = [engine.submit(search) for _ in range(3)]
+        plain = engine.submit(request(model, 5, max_tokens=2))
+        assert len(plain.result().ids) <= 2
+        assert any(handle.timing.first is None for handle in searches)
+
+
+def test_one_client_cannot_fill_the_queue() -> None:
+    with Engine(served("gpt2"), EngineConfig(slots=4, waiting=4)) as engine:
+        hold = held(engine)
+        one = request(engine.model, 3, max_tokens=1)
+        try:
+            for _ in range(2):
+                engine.submit(replace_client(one, "greedy"))
+            with pytest.raises(QueueFull, match="at most 2 requests waiting of one client"):
+                engine.submit(replace_client(one, "greedy"))
+            other = engine.submit(replace_client(one, "modest"))
+        finally:
+            hold.set()
+        assert len(other.result().ids) == 1
+
+
+def replace_client(one: EngineRequest, client: str) -> EngineRequest:
+    return dataclasses.replace(one, client=client)
+
+
+def test_engine_has_a_longest_wait_of_its_own() -> None:
+    with Engine(served("gpt2"), EngineConfig(slots=4, max_wait=0.05)) as engine:
+        hold = held(engine)
+        late = engine.submit(request(engine.model, 5, max_tokens=2))
+        time.sleep(0.1)
+        hold.set()
+        with pytest.raises(DeadlineExceeded, match=r"waited longer than 0\.05 s"):
+            late.result()
+
+
+def test_long_text_lets_requests_go_on_between_its_pieces() -> None:
+    model, ids = served("llama"), torch.arange(250)[None] % VOCAB
+    with Engine(model, EngineConfig(slots=4)) as engine:
+        running = engine.submit(request(model, 5, max_tokens=40))
+        next(iter(running))
+        made: list[int] = []
+
+        def read() -> torch.Tensor:
+            found = model.hidden_states(ids)
+            made.append(engine.counters.steps)
+            return found
+
+        def count() -> None:
+            made.append(engine.counters.steps)
+
+        engine.run(count).result()
+        found = engine.run(read).result()
+        assert made[1] >= made[0] + 2  # a turn for each of two pieces
+    with torch.no_grad():
+        assert torch.allclose(found, model(ids), atol=1e-4)
+
+
+def test_closing_engine_ends_a_long_call() -> None:
+    model = served("llama")
+    engine, begun = Engine(model, EngineConfig(slots=4)), threading.Event()
+
+    def long() -> None:
+        while True:
+            begun.set()
+            model.hidden_states(torch.zeros(1, 250, dtype=torch.long))
+
+    endless = engine.run(long)
+    assert begun.wait(20)
+    engine.close(drain=0)
+    with pytest.raises(Cancelled):
+        endless.result(timeout=10)
+
+
+def test_slots_of_a_recurrent_model_cost_its_state_and_end_where_others_do() -> None:
+    model = served("lstm_lm")
+    row = 2 * 2 * 96 * 4 + 8  # two vectors in each of two layers, and a length
+    with Engine(model, EngineConfig(slots=64, memory=5 * row, invariant="off")) as engine:
+        assert (engine.slots, engine.capacity) == (5, max(4096, model.context))
+        with pytest.raises(HeddleError, match="prompt: want at most"):
+            engine.submit(EngineRequest(Request([5] * (engine.capacity + 1)), generation_config({"max_tokens": 1})))
+    with Engine(model, EngineConfig(slots=2, capacity=9000, invariant="off")) as engine:
+        assert engine.capacity == 9000
 
 
 def wait_until(condition: Any, seconds: float = 5.0) -> bool:

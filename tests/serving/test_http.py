@@ -339,7 +339,9 @@ def test_three_hundred_clients_who_hang_up_leave_nothing_behind(server: Running)
 def test_flood_is_answered_or_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
     body = GOOD | {"max_tokens": 40, "logit_bias": {"256": -100}}
-    with serving({"gpt": folders["gpt"]}, tmp_path / "log", "--slots", "4", "--waiting", "8") as small:
+    with serving(
+        {"gpt": folders["gpt"]}, tmp_path / "log", "--slots", "4", "--waiting", "8", "--waiting-per-client", "8"
+    ) as small:
         (wanted,) = {post(small, "/v1/completions", body)[1]["choices"][0]["text"] for _ in range(2)}
         found: list[tuple[int, dict[str, str], bytes]] = []
 

@@ -36,6 +36,8 @@ def test_the_page_is_small_and_of_one_origin() -> None:
         for wanted in re.findall(r"/static/([\w.]+)", text):
             assert (STATIC / wanted).exists(), (one, wanted)
     page = (STATIC / "index.html").read_text(encoding="utf-8")
+    modules = {one.name for one in files if one.suffix == ".js"}
+    assert set(re.findall(r"/static/([\w]+\.js)", page)) == modules, "all are fetched at once, not one after another"
     assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?! type=\"module\" src=)", page), "the policy forbids it"
 
 

@@ -39,7 +39,13 @@ def serve(  # noqa: PLR0913 - the options are the contract
     capacity: Annotated[
         int | None, typer.Option(metavar="TOKENS", min=1, help="Tokens of a slot, prompt and answer together.")
     ] = None,
-    waiting: Annotated[int, typer.Option(metavar="N", min=1, help="Requests that may wait for a slot.")] = 128,
+    waiting: Annotated[int, typer.Option(metavar="N", min=1, help="Requests that may wait for a slot.")] = 256,
+    waiting_per_client: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Those of one client, by key or address; default: half.")
+    ] = None,
+    max_wait: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long a request may wait; then the answer is 503.")
+    ] = 120.0,
     invariant: Annotated[
         str, typer.Option(metavar="MODE", help="Equal bits whatever else runs: auto (on a CPU), on or off.")
     ] = "auto",
@@ -67,7 +73,8 @@ def serve(  # noqa: PLR0913 - the options are the contract
         raise ConfigError.unknown("invariant", invariant, ("auto", "on", "off"))
     keys = (*(api_key or ()), *filter(None, [os.environ.get(KEY)]))
     address = Address(host, port, keys, tuple(allowed_host or ()), tuple(cors_origin or ()))
-    config = EngineConfig(slots=slots, capacity=capacity, waiting=waiting, invariant=invariant)  # type: ignore[arg-type]
+    limits = {"waiting": waiting, "waiting_per_client": waiting_per_client, "max_wait": max_wait}
+    config = EngineConfig(slots=slots, capacity=capacity, invariant=invariant, **limits)  # type: ignore[arg-type]
     try:
         from heddle.serving.http import Access, ServedModel, ServedModels, make_app
         from heddle.serving.http import serve as serve_app

@@ -11,19 +11,21 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
-from heddle.core import EnvironmentFault, HeddleError, UsageError
-from heddle.core.system import BatchInvariance, batch_invariant
+from heddle.core import HeddleError, UsageError
+from heddle.core.system import BatchInvariance, batch_invariant, shared_thread
 from heddle.decoding.runtime import device_of, eval_mode, longest_row
 from heddle.models.networks import AutoregressiveModel
+from heddle.nn.base import fuse_linears
 from heddle.nn.quantization import prepack_linears
 from heddle.serving.engine_config import EngineConfig
 from heddle.serving.fair_queue import FairQueue, QueueFull
-from heddle.serving.handle import Cancelled, DeadlineExceeded, EngineRequest, Handle, Listener
-from heddle.serving.invariance import LEAST_ROWS, make_invariant
+from heddle.serving.handle import Cancelled, DeadlineExceeded, EngineFault, EngineRequest, Handle, Listener
+from heddle.serving.invariance import MIN_ROWS, make_invariant
 from heddle.serving.job import Counters, Job, SlotLimits, make_job
 from heddle.serving.scheduler import Scheduler
 from heddle.serving.slot_batch import BatchSize, SlotBatch, batch_capacity
@@ -50,7 +52,7 @@ class Engine:
         self.invariance: BatchInvariance | None = None
         self.counters = Counters()
         self.slots = 0
-        self._queue: FairQueue[Job] = FairQueue(self.config.waiting, self.config.waiting_per_client)
+        self._queue: FairQueue[Job] = FairQueue(self.config.waiting, self.config.client_limit)
         self._tasks: list[tuple[Callable[[], Any], Future[Any]]] = []
         self._wake = threading.Condition()
         self._closing, self._abort = False, False
@@ -96,7 +98,10 @@ class Engine:
             self._queue.check(client, count)
 
     def run(self, function: Callable[[], T]) -> "Future[T]":
-        """Call a function in the engine's thread, between two steps: embeddings, say, or scores."""
+        """Call a function in the engine's thread, between two steps: embeddings, say, or scores.
+
+        Requests go on whenever it pauses, as long texts do.
+        """
         future: Future[T] = Future()
         with self._wake:
             self._check_open()
@@ -166,38 +171,58 @@ class Engine:
         if kind == "cpu" and config.prepack:
             prepack_linears(model)
         invariant = config.is_invariant(kind)
-        slots = max(config.slots, LEAST_ROWS) if invariant else config.slots
+        slots = max(config.slots, MIN_ROWS) if invariant else config.slots
         allocated = self.capacity if longest_row(model) is not None else min(self.capacity, model.context)
         size = BatchSize(slots, allocated, self.source, config.chunk_on(kind))
         if config.memory is not None:
             row = SlotBatch(model, replace(size, slots=1), config.cache, 0).row_bytes()
-            least = LEAST_ROWS if invariant else 1
+            least = MIN_ROWS if invariant else 1
             if row * least > config.memory:
                 raise UsageError(f"memory: want at least {row * least:,} bytes, {least} slots, got {config.memory:,}")
             size = replace(size, slots=min(slots, config.memory // row))
         batch = SlotBatch(model, size, config.cache, config.prefix_bytes)
         self.slots = size.slots
+        if kind == "cuda":
+            with torch.inference_mode(False):  # fused weights must still serve in training
+                fuse_linears(model)
+        batch.captures = config.captures_on(kind)
         if invariant:
             self.invariance = make_invariant(batch)
+        if batch.captures:
+            with batch_invariant(self.invariance):
+                batch.warm_up()
         return batch
 
     def _loop(self, scheduler: Scheduler) -> None:
         while True:
             self._heartbeat = time.monotonic()
+            if not self._admit(scheduler):
+                break
             with self._wake:
-                self._drop_waiting()
-                while scheduler.can_admit() and (job := self._queue.pop()) is not None:
-                    scheduler.admit(job)
-                if self._abort:
-                    break
                 tasks, self._tasks = self._tasks, []
             worked = scheduler.turn()
-            for function, future in tasks:
-                _run_task(function, future)
-                scheduler.turn()
+            with shared_thread(partial(self._between_pieces, scheduler)):
+                for function, future in tasks:
+                    _run_task(function, future)
+                    scheduler.turn()
             if not worked and not tasks and not self._wait():
                 break
         scheduler.fail_all(Cancelled("engine: closed before the request was finished"))
+
+    def _admit(self, scheduler: Scheduler) -> bool:
+        """Begin with the requests that can; tell whether to go on."""
+        with self._wake:
+            self._drop_waiting()
+            while (job := self._queue.pop(scheduler.can_admit)) is not None:
+                scheduler.admit(job)
+            return not self._abort
+
+    def _between_pieces(self, scheduler: Scheduler) -> None:
+        """Take a turn in the middle of a long call."""
+        self._heartbeat = time.monotonic()
+        if not self._admit(scheduler):
+            raise Cancelled("engine: closed")
+        scheduler.turn()
 
     def _wait(self) -> bool:
         """Wait for work; tell whether there may be more."""
@@ -213,7 +238,7 @@ class Engine:
         """Drop waiting requests that were cancelled or have waited too long."""
         now = time.monotonic()
         for job in list(self._queue):
-            wait = job.request.max_wait
+            wait = self.config.max_wait if job.request.max_wait is None else job.request.max_wait
             if job.handle.cancelled.is_set():
                 self._queue.remove(job)
                 job.fail(Cancelled("request: cancelled"))
@@ -244,4 +269,4 @@ def _run_task(function: Callable[[], Any], future: "Future[Any]") -> None:
 
 
 def _internal(error: BaseException) -> HeddleError:
-    return EnvironmentFault(f"engine: stopped by {type(error).__name__}")
+    return EngineFault(f"engine: stopped by {type(error).__name__}")

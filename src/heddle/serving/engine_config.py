@@ -14,14 +14,16 @@ class EngineConfig:
     """How many requests run at once, how many may wait, and what memory they may use.
 
     slots: requests that are decoded side by side.
-    capacity: tokens of a slot, prompt and answer together; None: the model's context.
+    capacity: tokens of a slot, prompt and answer together; None: the model's context, at most 4,096.
     chunk: tokens of a prompt read between two steps, a multiple of 16; None: 32 on a CPU, 512 on a GPU.
     invariant: the same bits for a request whatever its neighbours; auto: on a CPU.
     waiting: requests in the queue, at most.
-    waiting_per_client: those of one client; None: no limit of its own.
+    waiting_per_client: those of one client; None: half of the queue, so that no client fills it.
+    max_wait: seconds that a request waits at most, unless it says so itself; None: no limit.
     memory: bytes of all slots; fewer slots are made if they need more. None: no limit.
     prefix_bytes: bytes of the prefix cache; 0: none.
-    searches: beam searches and other generations that cannot share steps, which run in turn with them, at most.
+    max_searches: beam searches and other generations that cannot share steps, which run in turn with them, at most.
+    cuda_graphs: replay the steps of a GPU as CUDA graphs, captured at start.
     cache: the kind of KV cache.
     prepack: on a CPU, keep a copy of float32 matrices in the layout that products of few rows are fastest with.
     """
@@ -30,23 +32,32 @@ class EngineConfig:
     capacity: int | None = None
     chunk: int | None = None
     invariant: Literal["auto", "on", "off"] = "auto"
-    waiting: int = 128
+    waiting: int = 256
     waiting_per_client: int | None = None
+    max_wait: float | None = None
     memory: int | None = None
     prefix_bytes: int = 1 << 28
-    searches: int = 4
+    max_searches: int = 4
+    cuda_graphs: bool = True
     cache: KVCacheConfig = field(default_factory=FullKVCacheConfig)
     prepack: bool = True
 
     def __post_init__(self) -> None:
-        check_at_least(1, slots=self.slots, searches=self.searches)
+        check_at_least(1, slots=self.slots, max_searches=self.max_searches)
         check_at_least(0, waiting=self.waiting, prefix_bytes=self.prefix_bytes)
         for name in ("capacity", "waiting_per_client", "memory"):
             value = self.__dict__[name]
             if value is not None and value < 1:
                 raise ConfigError(name, want="at least 1", got=value)
+        if self.max_wait is not None and not self.max_wait > 0:
+            raise ConfigError("max_wait", want="above 0 seconds", got=self.max_wait)
         if self.chunk is not None and (self.chunk < 16 or self.chunk % 16):
             raise ConfigError("chunk", want="a multiple of 16", got=self.chunk)
+
+    @property
+    def client_limit(self) -> int:
+        """Return how many requests of one client may wait."""
+        return max(1, self.waiting // 2) if self.waiting_per_client is None else self.waiting_per_client
 
     def chunk_on(self, device: str) -> int:
         """Return the chunk on a kind of device."""
@@ -55,3 +66,7 @@ class EngineConfig:
     def is_invariant(self, device: str) -> bool:
         """Tell whether the engine computes batch-invariantly on a kind of device."""
         return self.invariant == "on" or (self.invariant == "auto" and device == "cpu")
+
+    def captures_on(self, device: str) -> bool:
+        """Tell whether steps are captured as CUDA graphs on a kind of device."""
+        return self.cuda_graphs and device == "cuda"

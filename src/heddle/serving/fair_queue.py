@@ -1,7 +1,7 @@
 """Fair queue: clients take turns, so that one with many requests does not delay the others; with limits."""
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar, final
 
 from heddle.core import HeddleError
@@ -44,17 +44,18 @@ class FairQueue(Generic[T]):
         self._clients.setdefault(client, deque()).append(item)
         self._count += 1
 
-    def pop(self) -> T | None:
-        """Take the oldest request of the client whose turn it is; None: nobody waits."""
-        if not self._clients:
-            return None
-        client, waiting = next(iter(self._clients.items()))
-        item = waiting.popleft()
-        self._clients.move_to_end(client)
-        if not waiting:
-            del self._clients[client]
-        self._count -= 1
-        return item
+    def pop(self, can_begin: Callable[[T], bool] = lambda item: True) -> T | None:
+        """Take the oldest request that can begin, of the first client who has one and whose turn comes; None: nobody.
+
+        A request that cannot begin yet keeps its place, and holds up no other.
+        """
+        for client, waiting in self._clients.items():
+            item = next(filter(can_begin, waiting), None)
+            if item is not None:
+                self._clients.move_to_end(client)
+                self.remove(item)
+                return item
+        return None
 
     def remove(self, item: T) -> bool:
         """Take out a request that is not wanted any more; tell whether it was waiting."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from heddle.core import HeddleError
+from heddle.core import EnvironmentFault, HeddleError
 from heddle.decoding.generation import Completion, GenerationConfig, StepOutput, StopCriterion, TokenLogprobs
 from heddle.decoding.runtime import Request
 from heddle.decoding.speculative import Draft
@@ -17,6 +17,10 @@ Listener = Callable[[Event], None]  # called in the engine's thread: it must ret
 
 class Cancelled(HeddleError):
     """The request was cancelled, or the engine was closed."""
+
+
+class EngineFault(EnvironmentFault):
+    """The engine could not compute an answer; the log has the cause."""
 
 
 class DeadlineExceeded(HeddleError):
@@ -31,6 +35,7 @@ class EngineRequest:
     config: GenerationConfig
     sample: int = 0  # number of the sample: each is a request of its own
     client: str = ""  # whose turn it is in the queue
+    cache_salt: str = ""  # prompts share cached prefixes with those of the same salt alone
     prompt_logprobs: int | None = None  # alternatives of each prompt token's log-probability; None: neither
     should_stop: StopCriterion | None = None  # called in the engine's thread
     draft: Draft | None = None  # for speculative decoding

@@ -1,12 +1,14 @@
 """Batch invariance of serving: the same bits for a request whatever its neighbours, checked on the model at start.
 
-A prompt is read alone, in chunks that depend on nothing but its length. What is left are steps, whose rows are other
-requests. A matrix product may take another kernel for another number of rows, so only numbers of rows are used that
-were seen to agree; fewer than four rows never do. With several threads, attention is computed row by row.
+A prompt is read in chunks that depend on nothing but its length. What is left are its neighbours: the rows of a step,
+and the prompts that are read beside it. A matrix product may take another kernel for another number of rows, so only
+numbers of rows are used that were seen to agree; in steps, fewer than four never do. With several threads, attention is
+computed row by row.
 """
 
 import logging
 import random
+import time
 from collections.abc import Sequence
 
 import torch
@@ -16,10 +18,14 @@ from heddle.core import EnvironmentFault
 from heddle.core.system import BatchInvariance, batch_invariant
 from heddle.decoding.runtime import Prefill, PrefillOptions, Request, prepare_prefill
 from heddle.nn.state import State, write_row
-from heddle.serving.slot_batch import PromptReader, SlotBatch
+from heddle.serving.chunked_prefill import ChunkedPrefill, PromptReader
+from heddle.serving.slot_batch import MAX_PREFILL_ROWS, SlotBatch
 
-LEAST_ROWS = 4
+MIN_ROWS = 4
 ROW_COUNTS = (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+READ_COUNTS = (1, 2, 4, 8, MAX_PREFILL_ROWS)
+MAX_FOR_ONE = 4  # rows that a prompt which is read alone may cost
+PROBE_SECONDS = 3.0  # after which no larger number of prompts is tried
 STEPS = 2  # steps whose logits are compared
 
 log = logging.getLogger("heddle")
@@ -30,19 +36,28 @@ def make_invariant(batch: SlotBatch) -> BatchInvariance:
 
     May reduce the threads of this process to one.
     """
+    batch.least_rows, batch.read_counts = MIN_ROWS, (1,)
     try:
-        return _working_mode(batch)
+        mode = _working_mode(batch)
+        with batch_invariant(mode):
+            batch.read_counts = _agreeing_reads(batch)
+        log.info("invariant: %s prompts are read side by side with equal bits", batch.read_counts)
+        return mode
     finally:
         if batch.trie is not None:
             batch.trie.clear()  # of the probe's prompts
 
 
 def _working_mode(batch: SlotBatch) -> BatchInvariance:
-    modes = [BatchInvariance()] if torch.get_num_threads() == 1 else [BatchInvariance(), BatchInvariance(True)]
+    on_cpu = batch.device.type == "cpu"
+    one_thread = on_cpu and torch.get_num_threads() == 1
+    modes = [BatchInvariance()] if one_thread else [BatchInvariance(), BatchInvariance(True)]
     for mode in modes:
-        if _agreeing_rows(batch, mode):
-            return mode
-    if torch.get_num_threads() > 1:
+        for batch.whole_capacity in (False, True):
+            if _agreeing_rows(batch, mode):
+                return mode
+    batch.whole_capacity = False
+    if on_cpu and not one_thread:
         torch.set_num_threads(1)
         if _agreeing_rows(batch, BatchInvariance()):
             return BatchInvariance()
@@ -52,16 +67,54 @@ def _working_mode(batch: SlotBatch) -> BatchInvariance:
 def _agreeing_rows(batch: SlotBatch, mode: BatchInvariance) -> bool:
     """Keep the numbers of rows that give the same bits as all slots; tell whether slot and neighbours do not matter."""
     most = batch.size.slots
+    batch.drop_graphs()
     with batch_invariant(mode):
         probe = _Probe(batch)
         wanted = probe.run(most, 0, fill=False)
         if not torch.equal(wanted, probe.run(most, most - 1, fill=True)):
             return False
-        fewer = [count for count in ROW_COUNTS if LEAST_ROWS <= count < most]
+        fewer = [count for count in ROW_COUNTS if MIN_ROWS <= count < most]
         agreeing = [count for count in fewer if _agrees(probe, count, wanted)]
+        if not torch.equal(wanted, probe.run((*agreeing, most)[0], 0, fill=False, longest=batch.size.capacity)):
+            return False
     batch.row_counts = (*agreeing, most)
     log.info("invariant: steps of %s rows agree%s", batch.row_counts, ", attention by row" * mode.attention_by_row)
     return True
+
+
+def _agreeing_reads(batch: SlotBatch) -> tuple[int, ...]:
+    """Return the numbers of prompts that can be read side by side with the same bits: as many as possible, or one."""
+    if batch.model.reads_source:
+        return (1,)
+    begun, found = time.monotonic(), dict[int, Tensor]()
+    for count in READ_COUNTS:
+        first, last = (_read_among(batch, count, place, fill) for place, fill in ((0, False), (count - 1, True)))
+        if torch.equal(first, last):
+            found[count] = first
+        if time.monotonic() - begun > PROBE_SECONDS:
+            break
+    alike = {one: tuple(n for n in found if torch.equal(found[n], found[one])) for one in found}
+    largest = alike.get(max(found, default=1), (1,))
+    return largest if min(largest) <= MAX_FOR_ONE else alike.get(1, (1,))
+
+
+def _read_among(batch: SlotBatch, count: int, place: int, fill: bool) -> Tensor:
+    """Return the logits after a probe's prompt that is read in a place of several; fill: beside other prompts."""
+    draw, length = random.Random(1), min(batch.size.chunk + 3, batch.size.capacity - 1)
+    prompts = [[draw.randrange(batch.model.vocab) for _ in range(max(1, length))] for _ in range(count)]
+    prompts[0], prompts[place] = prompts[place], prompts[0]
+    chosen = prompts if fill else prompts[:1]
+    options = PrefillOptions(1, None, None, batch.size.chunk, batch.blank.cache)
+    readers = [PromptReader(prepare_prefill(batch.model, [Request(ids)], options), every_logit=True) for ids in chosen]
+    prefill, saved = ChunkedPrefill(batch), batch.read_counts
+    batch.read_counts = (count,)
+    try:
+        while readers[0].left:
+            logits = prefill.read(readers)
+    finally:
+        batch.read_counts = saved
+    assert logits is not None
+    return torch.cat([*readers[place].all_logits, logits[place : place + 1]])
 
 
 def _agrees(probe: "_Probe", count: int, wanted: Tensor) -> bool:
@@ -87,7 +140,7 @@ class _Probe:
             return None
         return [draw.randrange(self.batch.model.vocab) for _ in range(min(length, self.batch.size.source))]
 
-    def run(self, rows: int, slot: int, fill: bool) -> Tensor:
+    def run(self, rows: int, slot: int, fill: bool, longest: int = 0) -> Tensor:
         """Return the logits of a few steps of the first prompt in a slot; fill: the other slots decode others."""
         batch = self.batch
         others = [other for other in range(rows) if other != slot] if fill else []
@@ -98,7 +151,7 @@ class _Probe:
         try:
             for step in range(STEPS):
                 ids = {place: (7 * step + (0 if place == slot else place)) % batch.model.vocab for place in read}
-                logits = batch.step({place: (ids[place], n + step) for place, n in read.items()})
+                logits = batch.step({place: (ids[place], n + step) for place, n in read.items()}, longest)
                 found.append(logits[list(read).index(slot)].clone())
         finally:
             batch.row_counts = saved
@@ -107,11 +160,11 @@ class _Probe:
     def _join(self, number: int, slot: int) -> int:
         """Copy one of the prompts, which is read once, into a slot; return its length."""
         if number not in self.states:
-            reader = PromptReader(self.batch, self._prefill(number), every_logit=True)
+            reader = PromptReader(self._prefill(number), every_logit=True)
             while reader.left:
-                reader.read()
-            assert reader.state is not None
-            self.states[number] = reader.state
+                ChunkedPrefill(self.batch).read([reader])
+            assert reader.rows is not None
+            self.states[number] = reader.rows.state
         write_row(self.batch.state, slot, self.states[number])
         return len(self.prompts[number])
 

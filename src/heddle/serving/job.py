@@ -5,14 +5,14 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from heddle.core import EnvironmentFault, HeddleError, UsageError
+from heddle.core import HeddleError, UsageError
 from heddle.decoding.generation import GenerationJob, MixedRow, StepOutput, mixed_row
 from heddle.decoding.runtime import FinishReason, Prefill, prepare_prefill
 from heddle.decoding.speculative import speculate
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import KVCacheConfig
-from heddle.serving.handle import EngineRequest, Event, Handle
-from heddle.serving.slot_batch import PromptReader
+from heddle.serving.chunked_prefill import PromptReader
+from heddle.serving.handle import EngineFault, EngineRequest, Event, Handle
 
 log = logging.getLogger("heddle")
 
@@ -51,11 +51,17 @@ class Job:
             return False
         return True
 
+    def release(self) -> None:
+        """Give up the row of its prompt."""
+        if self.reader is not None:
+            self.reader.move(None)
+            self.reader = None
+
     def fail(self, error: BaseException) -> None:
         """Report what went wrong, in one line."""
         if not isinstance(error, HeddleError):
             log.error("a request failed", exc_info=error)
-            error = EnvironmentFault(f"request: stopped by {type(error).__name__}")
+            error = EngineFault(f"request: stopped by {type(error).__name__}")
         self.report(error)
 
     def search(self, model: AutoregressiveModel) -> Iterator[list[StepOutput]]:

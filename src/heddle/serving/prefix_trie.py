@@ -36,31 +36,31 @@ class PrefixTrie:
             raise ConfigError("prefix_bytes", want="0 or more", got=budget)
         self.budget, self.chunk = budget, chunk
         self.used_bytes = 0
-        self._root = _Node(None)
+        self._roots: dict[str, _Node] = {}  # by salt: prompts with another one share nothing
         self._clock = 0
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def find(self, ids: Sequence[int]) -> list[StatePiece]:
-        """Return the pieces of the longest cached prefix of whole chunks."""
+    def find(self, ids: Sequence[int], salt: str = "") -> list[StatePiece]:
+        """Return the pieces of the longest cached prefix of whole chunks, stored with the same salt."""
         self._clock += 1
-        node, found = self._root, list[StatePiece]()
+        node, found = self._roots.get(salt), list[StatePiece]()
         for chunk in self._chunks(ids):
-            following = node.children.get(chunk)
+            following = None if node is None else node.children.get(chunk)
             if following is None or following.piece is None:
                 break
             following.used, node = self._clock, following
             found.append(following.piece)
         return found
 
-    def store(self, ids: Sequence[int], piece: StatePiece) -> None:
+    def store(self, ids: Sequence[int], piece: StatePiece, salt: str = "") -> None:
         """Store the piece of the last chunk of some ids; without the chunks before it, it is not kept."""
         if piece.nbytes > self.budget:
             return
         *before, last = self._chunks(ids)
-        node = self._root
+        node = self._roots.setdefault(salt, _Node(None))
         for chunk in before:
             if chunk not in node.children:
                 return
@@ -75,7 +75,7 @@ class PrefixTrie:
 
     def clear(self) -> None:
         """Drop everything, as after a change of the weights."""
-        self._root = _Node(None)
+        self._roots.clear()
         self.used_bytes = self._count = 0
 
     def _chunks(self, ids: Sequence[int]) -> Iterator[Chunk]:
@@ -98,9 +98,10 @@ class PrefixTrie:
             self._count -= 1
             if not parent.children and parent.piece is not None:
                 heapq.heappush(leaves, (parent.used, id(parent), parent))
+        self._roots = {salt: root for salt, root in self._roots.items() if root.children}
 
     def _leaves(self) -> Iterator[_Node]:
-        waiting = [self._root]
+        waiting = list(self._roots.values())
         while waiting:
             node = waiting.pop()
             waiting += node.children.values()

@@ -1,8 +1,7 @@
 """Scheduler: which prompt is read and which slots step in a turn; an error ends the guilty request alone."""
 
-import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -10,14 +9,15 @@ import torch
 from heddle.core import HeddleError
 from heddle.decoding.generation import MixedRow, StepOutput, TokenLogprobs, advance_rows, chosen_logprobs
 from heddle.decoding.sampling import Logits
+from heddle.serving.chunked_prefill import ChunkedPrefill, PromptReader
 from heddle.serving.engine_config import EngineConfig
 from heddle.serving.handle import Cancelled
 from heddle.serving.job import Counters, Job
-from heddle.serving.slot_batch import PromptReader, SlotBatch
+from heddle.serving.slot_batch import SlotBatch
 
 T = TypeVar("T")
 
-MOST_CHUNKS = 8  # of one prompt in a turn
+MAX_READS = 8  # reads in a turn
 SMOOTHING = 0.3
 
 
@@ -26,11 +26,17 @@ class Scheduler:
 
     def __init__(self, batch: SlotBatch, config: EngineConfig, counters: Counters) -> None:
         self.batch, self.config, self.counters = batch, config, counters
+        self.prefill = ChunkedPrefill(batch)
         self.reading: list[Job] = []
         self.active: dict[int, Job] = {}  # by slot
         self.searching: list[Job] = []
-        self.clock = time.thread_time if batch.device.type == "cpu" else time.perf_counter
-        self.step_seconds = self.chunk_seconds = 0.0  # of late
+        self.clock = time.thread_time if batch.device.type == "cpu" else self._device_clock
+        self.step_seconds = 0.0  # of late
+
+    def _device_clock(self) -> float:
+        """Return the time at which the GPU has finished what was launched."""
+        torch.cuda.synchronize(self.batch.device)
+        return time.perf_counter()
 
     def load(self) -> dict[str, int]:
         """Return how many requests are in each place."""
@@ -43,24 +49,26 @@ class Scheduler:
             "prefix_bytes": cached,
         }
 
-    def can_admit(self) -> bool:
-        """Tell whether a request can be admitted: a slot is free, and a search may begin."""
-        free = len(self.reading) + len(self.active) < min(self.batch.size.slots, self.config.slots)
-        return free and len(self.searching) < self.config.searches
+    def can_admit(self, job: Job) -> bool:
+        """Tell whether a request can be admitted: a slot is free; for a search, which has none, it may begin."""
+        if job.row is None:
+            return len(self.searching) < self.config.max_searches
+        return len(self.reading) + len(self.active) < min(self.batch.size.slots, self.config.slots)
 
     def admit(self, job: Job) -> None:
         """Begin with a request."""
         if job.row is None:
             self.searching.append(job)
         else:
-            job.reader = PromptReader(self.batch, job.prefill, job.request.prompt_logprobs is not None)
+            job.reader = PromptReader(job.prefill, job.request.prompt_logprobs is not None, job.request.cache_salt)
             self.reading.append(job)
 
     def turn(self) -> bool:
         """Do a little for everyone; tell whether there was anything to do."""
         self._drop_cancelled()
         worked = bool(self.reading or self.active or self.searching)
-        self._read()
+        if self.reading:
+            self._read()
         self._step()
         self._search()
         return worked
@@ -87,7 +95,7 @@ class Scheduler:
             self.counters.cancelled += 1
         else:
             self.counters.failed += 1
-        job.reader = None
+        job.release()
         job.fail(error)
 
     def _guarded(self, job: Job, work: Callable[[], T]) -> T | None:
@@ -101,44 +109,84 @@ class Scheduler:
     # --- prompts ------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Read chunks of the prompts that came first."""
-        for _ in range(self._chunks()):
-            if not self.reading:
-                return
-            job, begun = self.reading[0], self.clock()
-            done = self._guarded(job, lambda job=job: self._read_chunk(job))  # type: ignore[misc]
-            self.chunk_seconds = _smoothed(self.chunk_seconds, self.clock() - begun)
-            if done is None or done:
-                self.reading.remove(job)
+        """Read chunks of prompts, for as long as a step takes: prompts and running requests share the time evenly.
 
-    def _chunks(self) -> int:
-        """Return how many chunks are read in a turn: as long as a step takes, or one of each prompt of a burst.
-
-        So a long prompt and the running requests share the time evenly; how many are read in a turn changes no bit.
+        How many are read in a turn changes no bit.
         """
-        alike = math.ceil(self.step_seconds / self.chunk_seconds) if self.chunk_seconds else 1
-        burst = min(len(self.reading), max(1, self.batch.size.slots // 4))
-        return max(1, min(alike, MOST_CHUNKS), burst)
+        end = self.clock() + (self.step_seconds if self.active else 0.0)
+        for _ in range(MAX_READS):
+            self._read_chunk()
+            if not self.reading or self.clock() >= end:
+                return
 
-    def _read_chunk(self, job: Job) -> bool:
-        """Read a chunk of one prompt; tell whether it was the last: the request is then in a slot, or has ended."""
-        reader, row = job.reader, job.row
-        assert reader is not None and row is not None
-        logits = reader.read()
+    def _read_chunk(self) -> None:
+        """Read a chunk of each of some prompts, whose turn is then over."""
+        jobs = {job.reader: job for job in self.reading if job.reader is not None}
+        group = self.prefill.choose([*jobs], self._most_read())
+        for reader in group:
+            self.reading.remove(jobs[reader])
+            self.reading.append(jobs[reader])
+        try:
+            logits = self.prefill.read(group)
+        except Exception as error:  # nothing was advanced yet
+            if len(group) == 1:
+                self._end(jobs[group[0]], error)
+            for reader in group if len(group) > 1 else ():
+                self._guarded(jobs[reader], lambda reader=reader: self._read_alone(jobs[reader]))  # type: ignore[misc]
+        else:
+            self._begin([jobs[reader] for reader in group if not reader.left], logits)
+        self.reading = [job for job in self.reading if job.reader is not None]
+
+    def _most_read(self) -> int:
+        """Return how many prompts may be read at once: a quarter of the slots while requests run."""
+        most = max(self.batch.read_counts)
+        return most if not self.active else min(most, max(1, self.batch.size.slots // 4))
+
+    def _read_alone(self, job: Job) -> None:
+        """Read a chunk of one prompt by itself after an error of several."""
+        assert job.reader is not None
+        logits = self.prefill.read([job.reader])
+        self._begin([] if job.reader.left else [job], logits)
+
+    def _begin(self, jobs: Sequence[Job], logits: Logits | None) -> None:
+        """Choose the first token of requests whose prompts are read: each is then in a slot, or has ended."""
         if logits is None:
-            return False
+            return
+        for job in jobs:
+            self._note_prompt(job)
+        rows = [job.row for job in jobs if job.row is not None]
+        try:
+            outputs = advance_rows(logits, rows)
+        except Exception:  # no row was advanced yet
+            for number, job in enumerate(jobs):
+                self._begin_alone(job, logits[number : number + 1])
+            return
+        for job, output in zip(jobs, outputs, strict=True):
+            self._join(job, output)
+
+    def _begin_alone(self, job: Job, logits: Logits) -> None:
+        """Choose the first token of one request by itself after an error of several."""
+        row = job.row
+        assert row is not None
+        self._guarded(job, lambda: self._join(job, advance_rows(logits, [row])[0]))
+
+    def _note_prompt(self, job: Job) -> None:
+        reader = job.reader
+        assert reader is not None
         job.handle.cached_tokens = reader.cached
         self.counters.prompt_tokens += len(reader.ids)
         self.counters.cached_tokens += reader.cached
         if job.request.prompt_logprobs is not None:
             job.handle.prompt_logprobs = _prompt_logprobs(reader, job.request.prompt_logprobs)
-        (output,) = advance_rows(logits, [row])
-        if self._deliver(job, output):
+
+    def _join(self, job: Job, output: StepOutput | Exception) -> None:
+        """Copy a prompt that is read into the first free slot, unless its request has ended."""
+        reader = job.reader
+        if self._deliver(job, output) and reader is not None:
             slot = min(set(range(self.batch.size.slots)) - self.active.keys())
-            reader.join(slot)
+            self.prefill.join(reader, slot)
             self.active[slot] = job
-        job.reader = None
-        return True
+        job.release()
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -154,20 +202,22 @@ class Scheduler:
             logits = self.batch.step(tokens)
         except Exception:  # no state was written yet but keys and values, which are written again
             self._one_by_one(tokens, lambda slot: self.batch.step_alone(slot, *tokens[slot]))
-            return self._compact()
+            self._compact()
+            return
         try:
             outputs = advance_rows(logits, list(rows.values()))
         except Exception:  # no row was advanced yet
             order = list(tokens)
             self._one_by_one(tokens, lambda slot: logits[order.index(slot)][None])
-            return self._compact()
-        self.step_seconds = _smoothed(self.step_seconds, self.clock() - begun)
+            self._compact()
+            return
         for slot, output in zip(tokens, outputs, strict=True):
             self._settle(slot, output)
-        return self._compact()
+        self._compact()
+        self.step_seconds = _smoothed(self.step_seconds, self.clock() - begun)
 
     def _rows(self) -> dict[int, MixedRow]:
-        return {slot: job.row for slot, job in self.active.items() if job.row is not None}
+        return {slot: row for slot in sorted(self.active) if (row := self.active[slot].row) is not None}
 
     def _one_by_one(self, slots: Iterable[int], logits_of: Callable[[int], Logits]) -> None:
         """Advance each slot by itself after an error of all, so that only the guilty request fails."""
@@ -194,7 +244,7 @@ class Scheduler:
             self._end(job, output)
             return False
         self.counters.new_tokens += output.id is not None
-        present = job.report(output._replace(row=job.request.sample))
+        present = job.report(output)
         if output.reason is not None:
             self.counters.finished += 1
             return False

@@ -70,18 +70,21 @@ def _label(key: Hashable) -> object:
 
 
 def advance_rows(logits: Logits, rows: Sequence[MixedRow]) -> list[StepOutput | Exception]:
-    """Choose a token for each row from its logits and append it; a row whose logits are damaged gets the error."""
+    """Choose a token for each row from its logits and append it; a row whose logits are damaged gets the error.
+
+    An output has the number of the row's sample.
+    """
     processed = _processed(logits, rows)
     ids, errors = _choose(processed, rows)
     logprobs = _logprobs(logits, ids, rows)
     chosen = ids.tolist()
     return [
-        _append(row, number, id, logprob) if (error := errors[number]) is None else error
+        _append(row, id, logprob) if (error := errors[number]) is None else error
         for number, (row, id, logprob) in enumerate(zip(rows, chosen, logprobs, strict=True))
     ]
 
 
-def _append(row: MixedRow, number: int, id: int, logprob: TokenLogprobs | None) -> StepOutput | Exception:
+def _append(row: MixedRow, id: int, logprob: TokenLogprobs | None) -> StepOutput | Exception:
     try:
         ((appended, reason),) = row.conditions.append([row.row], [id])
     except Exception as error:  # of its constraint or stop criterion: nobody else's fault
@@ -89,7 +92,7 @@ def _append(row: MixedRow, number: int, id: int, logprob: TokenLogprobs | None) 
     row.new, row.last = row.new + 1, id
     if row.history is not None:
         row.history = row.history.append(torch.tensor([max(id, 0)]))
-    return StepOutput(number, appended, reason, logprob)
+    return StepOutput(row.row.number, appended, reason, logprob)
 
 
 def _groups(rows: Sequence[MixedRow], key: Callable[[MixedRow], Hashable]) -> list[list[int]]:
@@ -140,9 +143,11 @@ def _choose(processed: Logits, rows: Sequence[MixedRow]) -> tuple[Tensor, list[H
     """Choose an id for each row; rows with equal batch keys together."""
     ids = torch.zeros(len(rows), dtype=torch.long, device=processed.device)
     errors: list[HeddleError | None] = [None] * len(rows)
-    for group in _groups(rows, lambda row: row.choose_label):
+    groups = _groups(rows, lambda row: row.choose_label)
+    for group in groups:
         try:
-            ids[group] = _choose_group(processed[group], [rows[i] for i in group])
+            chosen = _choose_group(processed if len(groups) == 1 else processed[group], [rows[i] for i in group])
+            ids[group] = chosen
         except HeddleError:  # at least one is damaged: find out which
             for i in group:
                 try:

@@ -187,7 +187,7 @@ def _read(model: LanguageModel, batch: list[_Window], token_loss: TokenLoss) -> 
         padded[i, : len(window.ids)] = window.ids
         counts[i, window.skip : len(window.ids) - 1] = True
     ids, counted = (t.to(device_of(model)) for t in (torch.from_numpy(padded), counts))
-    vectors = model(ids[:, :-1])
+    vectors = model.hidden_states(ids[:, :-1])
     found = token_loss(vectors[counted], ids[:, 1:][counted]).float().cpu()
     return list(found.split(counts.sum(1).tolist()))
 

@@ -94,5 +94,5 @@ class LanguageModel(AutoregressiveModel, BaseTower):
     def token_vectors(
         self, ids: Ids, lengths: Int[Tensor, " batch"] | None
     ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
-        x = self(ids)  # padding is on the right, where the past does not see it
+        x = self.hidden_states(ids)  # padding is on the right, where the past does not see it
         return x, Context(lengths=lengths).real(x)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, DamageError, UsageError, brief, settings
 from heddle.core.shapes import Ids, Stream
+from heddle.core.system import is_shared, pause
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
 from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialize
@@ -17,6 +18,8 @@ from heddle.nn.ends import Frames, Head, Images
 from heddle.nn.outputs import CtcOutputConfig, Output, OutputConfig
 from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import Memory, State
+
+PIECE = 128  # tokens of a text that are read between two pauses
 
 
 class ModelConfig(Config, ABC):
@@ -298,6 +301,19 @@ class AutoregressiveModel(Model, ABC):
     def logits(self, inputs: Ids, ctx: Context | None = None) -> Float[Tensor, "batch length vocab"]:
         """Return the logits of the next token at every position."""
         return self.head.logits(self(inputs, ctx))
+
+    def hidden_states(self, inputs: Ids) -> Stream:
+        """Return the last layer's vectors of texts; where others share the thread, with a pause between pieces."""
+        if not is_shared() or self.sight != "past" or inputs.shape[1] <= PIECE:
+            whole: Stream = self(inputs)
+            return whole
+        check_inputs(inputs, self.vocab)
+        state, found = self.new_state(len(inputs), inputs.shape[1]), list[Tensor]()
+        for piece in inputs.split(PIECE, dim=1):
+            vectors, state = self.step(piece, state)
+            found.append(vectors)
+            pause()
+        return torch.cat(found, dim=1)
 
     def new_state(self, batch: int, capacity: int, memory: Memory | None = None) -> State:
         """Return the state before the first token, with capacity for this many tokens a row."""

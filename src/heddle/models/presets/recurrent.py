@@ -119,6 +119,7 @@ def transformer_xl(
         context=context,
         plan=with_entry(block, layers, dropout),
         embedding=FullEmbeddingConfig(power=0.5),
+        init=FanInInitConfig(embedding=2.56 / width),  # a token's own logit is width times this at first, as tied
         ties=TIED,
     )
 

@@ -13,6 +13,7 @@ from heddle.nn.state.static_rows import (
     StatePiece,
     TokenAxes,
     allocate_rows,
+    summaries,
     view_rows,
     write_pieces,
     write_row,

@@ -54,15 +54,15 @@ def allocate_rows(like: State, rows: int, capacity: int) -> State:
     return dataclasses.replace(like, lengths=zeros(like.lengths), capacity=capacity, slots=slots, memory=memory)
 
 
-def view_rows(state: State, rows: int, capacity: int) -> State:
-    """Return the first rows of a state, with a smaller capacity, as a view: what is written there, is written here."""
-    shapes = slot_shapes(state, capacity)
+def view_rows(state: State, rows: int, capacity: int, start: int = 0) -> State:
+    """Return some rows of a state, with a smaller capacity, as a view: what is written there, is written here."""
+    shapes, chosen = slot_shapes(state, capacity), slice(start, start + rows)
     slots: dict[str, Slot] = {}
     for key, slot in state.slots.items():
         sizes = iter(shapes[key])
-        slots[key] = slot.map(lambda t, sizes=sizes: t[(slice(rows), *map(slice, next(sizes)[1:]))])  # type: ignore[misc]
-    memory = None if state.memory is None else state.memory.map(lambda t: t[:rows])
-    return dataclasses.replace(state, lengths=state.lengths[:rows], capacity=capacity, slots=slots, memory=memory)
+        slots[key] = slot.map(lambda t, sizes=sizes: t[(chosen, *map(slice, next(sizes)[1:]))])  # type: ignore[misc]
+    memory = None if state.memory is None else state.memory.map(lambda t: t[chosen])
+    return dataclasses.replace(state, lengths=state.lengths[chosen], capacity=capacity, slots=slots, memory=memory)
 
 
 def write_row(state: State, row: int, other: State, at: int = 0) -> None:
@@ -87,6 +87,15 @@ def _copy_common(over: Tensor, new: Tensor) -> None:
     """Copy the part that both have, from the first place of every axis."""
     region = tuple(slice(min(sizes)) for sizes in zip(over.shape, new.shape, strict=True))
     over[region].copy_(new[region])
+
+
+def summaries(state: State, axes: TokenAxes) -> list[Tensor]:
+    """Return the tensors that a step overwrites: hidden states and ring buffers, which hold a summary of all tokens."""
+    found = []
+    for key, slot in state.slots.items():
+        pairs = zip(tensors_of(slot), axes.by_slot[key], strict=True)
+        found += [tensor for tensor, axis in pairs if axis is None]
+    return found
 
 
 # --- pieces of one row: what the prefix cache keeps -------------------------------------------------------------------

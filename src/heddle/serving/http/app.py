@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import logging
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,10 +28,9 @@ from heddle.serving.http.playground import (
     page,
     page_file,
 )
-from heddle.serving.http.responses import error_response
+from heddle.serving.http.responses import error_response, log_fault
 from heddle.serving.http.served_model import ServedModels
 
-log = logging.getLogger("heddle")
 DRAIN_SECONDS = 30.0
 
 TASKS = {
@@ -81,9 +79,10 @@ def make_app(models: ServedModels, access: Access | None = None) -> FastAPI:
     app.state.models, app.state.metrics, app.state.draining = models, Metrics(models), threading.Event()
     app.state.capabilities = {}
     access = Access() if access is None else access
+    app.state.has_keys = bool(access.keys)
     for method, path, handler in ROUTES:
         app.add_route(path, handler, methods=[method])
-    for kind in (ApiError, HeddleError, HTTPException, Exception):
+    for kind in (ApiError, HeddleError, HTTPException):
         app.add_exception_handler(kind, _on_error)
     app.add_middleware(
         Gate,
@@ -110,6 +109,5 @@ async def _on_error(request: Request, error: Exception) -> Response:
         found = ApiError(error.status_code, known.get(error.status_code, "refused"), code="unknown_url")
     else:
         found = ApiError.of(error)
-    if found.status >= 500 and found.code in ("internal_error", "model_error"):
-        log.error("a request failed: %s", type(error).__name__, exc_info=error)
+        log_fault(error)
     return error_response(found)

@@ -9,12 +9,12 @@ from starlette.requests import ClientDisconnect, Request
 
 from heddle.serving.http.errors import ApiError
 
-MOST_BYTES = 2 << 20  # of a body
+MAX_BYTES = 2 << 20  # of a body
 BODY_SECONDS = 10.0  # within which a body must have come
-MOST_PROMPTS = 256
-MOST_CHOICES = 16  # `n`
-MOST_LOGPROBS = 20
-MOST_NUMBER = 1 << 31
+MAX_PROMPTS = 256
+MAX_CHOICES = 16  # `n`
+MAX_LOGPROBS = 20
+MAX_NUMBER = 1 << 31
 
 Stop = str | list[str] | None
 Count = int | None
@@ -37,7 +37,7 @@ class Sampling(Body):
     """What all routes that generate have in common. The last six are of other servers, and of Heddle."""
 
     model: str | None = None
-    n: int | None = Field(None, ge=1, le=MOST_CHOICES)
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
@@ -52,11 +52,11 @@ class Sampling(Body):
     store: bool | None = None
     service_tier: str | None = None
     return_token_ids: bool | None = None
-    top_k: int | None = Field(None, ge=-1, lt=MOST_NUMBER)
+    top_k: int | None = Field(None, ge=-1, lt=MAX_NUMBER)
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, ge=1e-3, le=100)
-    min_tokens: int | None = Field(None, ge=0, lt=MOST_NUMBER)
-    beams: int | None = Field(None, ge=1, le=MOST_CHOICES)
+    min_tokens: int | None = Field(None, ge=0, lt=MAX_NUMBER)
+    beams: int | None = Field(None, ge=1, le=MAX_CHOICES)
     length_penalty: float | None = Field(None, ge=-10, le=10)
 
 
@@ -64,10 +64,10 @@ class CompletionBody(Sampling):
     """POST /v1/completions."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
-    best_of: int | None = Field(None, ge=1, le=MOST_CHOICES)
+    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: bool | None = None
-    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
-    max_tokens: int | None = Field(None, ge=0, lt=MOST_NUMBER)
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    max_tokens: int | None = Field(None, ge=0, lt=MAX_NUMBER)
     suffix: str | None = None
     output: list[int] | None = None  # of an encoder-decoder: what it has written so far, from its first id on
     response_format: dict[str, Any] | None = None
@@ -77,10 +77,10 @@ class ChatBody(Sampling):
     """POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=4096)
-    max_tokens: int | None = Field(None, ge=1, lt=MOST_NUMBER)
-    max_completion_tokens: int | None = Field(None, ge=1, lt=MOST_NUMBER)
+    max_tokens: int | None = Field(None, ge=1, lt=MAX_NUMBER)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=MAX_NUMBER)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = Field(None, max_length=128)
     tool_choice: str | dict[str, Any] | None = None
@@ -138,8 +138,8 @@ class InspectionBody(Body):
 class AttentionBody(InspectionBody):
     """POST /v1/heddle/attention: thumbnails of all heads, or the weights of one head of a layer."""
 
-    layer: int | None = Field(None, ge=0, lt=MOST_NUMBER)
-    head: int | None = Field(None, ge=0, lt=MOST_NUMBER)
+    layer: int | None = Field(None, ge=0, lt=MAX_NUMBER)
+    head: int | None = Field(None, ge=0, lt=MAX_NUMBER)
 
 
 class ExplainBody(InspectionBody):
@@ -152,7 +152,7 @@ class ExplainBody(InspectionBody):
 class LogitsBody(InspectionBody):
     """POST /v1/heddle/logits: all logits at one place."""
 
-    place: int = Field(ge=0, lt=MOST_NUMBER)
+    place: int = Field(ge=0, lt=MAX_NUMBER)
 
 
 class DivergenceBody(Body):
@@ -168,8 +168,8 @@ B = TypeVar("B", bound=Body)
 async def read_body(request: Request, kind: type[B]) -> B:
     """Read, parse and check a body within the limits of size and time."""
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length[:20]) > MOST_BYTES:
-        raise ApiError(413, f"body: want at most {MOST_BYTES} bytes", code="body_too_large")
+    if not length.isdecimal() or int(length[:20]) > MAX_BYTES:
+        raise ApiError(413, f"body: want at most {MAX_BYTES} bytes", code="body_too_large")
     try:
         raw = await asyncio.wait_for(_read(request), BODY_SECONDS)
     except TimeoutError:
@@ -186,8 +186,8 @@ async def _read(request: Request) -> bytes:
     found = bytearray()
     async for piece in request.stream():
         found += piece
-        if len(found) > MOST_BYTES:
-            raise ApiError(413, f"body: want at most {MOST_BYTES} bytes", code="body_too_large")
+        if len(found) > MAX_BYTES:
+            raise ApiError(413, f"body: want at most {MAX_BYTES} bytes", code="body_too_large")
     return bytes(found)
 
 

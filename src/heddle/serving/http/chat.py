@@ -13,7 +13,7 @@ from heddle.decoding.runtime import FinishReason
 from heddle.serving.http.answers import REASONS, Answer, Answers
 from heddle.serving.http.bodies import ChatBody, read_body
 from heddle.serving.http.completions import usage
-from heddle.serving.http.context import RequestContext
+from heddle.serving.http.context import Client, RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.logprobs import TokenTexts
 from heddle.serving.http.requests import RequestOptions, engine_requests, response_rules, stop_strings
@@ -65,7 +65,7 @@ async def chat_completions(request: Request) -> Response:
     prompt, requests, stop = await asyncio.to_thread(_prepare, model, body, tools, exchange.client)
     answers = Answers(model.generating, model.tokenizer, requests, stop)
     work = ChatWork(exchange, model, body, prompt, tools, answers)
-    answers.start(exchange.client)
+    answers.start(exchange.client.name)
     if body.stream:
         return EventStream(_stream(work), answers.cancel)
     await until_hang_up(request, answers.finish(), answers.cancel)
@@ -73,7 +73,9 @@ async def chat_completions(request: Request) -> Response:
     return json_response(work.envelope("chat.completion") | {"choices": choices, "usage": work.usage()})
 
 
-def _prepare(model: ServedModel, body: ChatBody, tools: Tools, client: str) -> tuple[list[int], list[Any], list[str]]:
+def _prepare(
+    model: ServedModel, body: ChatBody, tools: Tools, client: Client
+) -> tuple[list[int], list[Any], list[str]]:
     """Render the conversation and make requests; it may take long, so it runs beside the event loop."""
     limit, characters = model.most_characters, sum(len(str(one)) for one in body.messages)
     if limit is not None and characters > limit:

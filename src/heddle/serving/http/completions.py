@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from heddle.decoding.generation import TokenLogprobs
 from heddle.serving.http.answers import REASONS, Answer, Answers, Piece
-from heddle.serving.http.bodies import MOST_PROMPTS, CompletionBody, read_body
-from heddle.serving.http.context import RequestContext
+from heddle.serving.http.bodies import MAX_PROMPTS, CompletionBody, read_body
+from heddle.serving.http.context import Client, RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.logprobs import TokenTexts
 from heddle.serving.http.requests import RequestOptions, engine_requests, response_rules, stop_strings
@@ -50,7 +50,7 @@ async def completions(request: Request) -> Response:
     prompts, requests = await asyncio.to_thread(_prepare, model, body, exchange.client)
     answers = Answers(model.generating, model.tokenizer, requests, stop_strings(body))
     work = Completions(exchange, model, body, prompts, answers)
-    answers.start(exchange.client)
+    answers.start(exchange.client.name)
     if body.stream:
         return EventStream(_stream(work), answers.cancel)
     await until_hang_up(request, answers.finish(), answers.cancel)
@@ -71,7 +71,7 @@ def _refuse(model: ServedModel, body: CompletionBody) -> None:
         raise ApiError(400, "output: want none, because only an encoder-decoder writes an output", param="output")
 
 
-def _prepare(model: ServedModel, body: CompletionBody, client: str) -> tuple[list[list[int]], list[Any]]:
+def _prepare(model: ServedModel, body: CompletionBody, client: Client) -> tuple[list[list[int]], list[Any]]:
     """Encode prompts and make requests; it may take long, so it runs beside the event loop."""
     prompts = _prompts(model, body)
     count = body.logprobs
@@ -90,8 +90,8 @@ def _prompts(model: ServedModel, body: CompletionBody) -> list[list[int]]:
     given = body.prompt
     if isinstance(given, str):
         return [model.ids(given)]
-    if not given or (len(given) * (body.n or 1) > MOST_PROMPTS and not isinstance(given[0], int)):
-        raise ApiError(400, f"prompt: want 1 to {MOST_PROMPTS} prompts, samples counted", param="prompt")
+    if not given or (len(given) * (body.n or 1) > MAX_PROMPTS and not isinstance(given[0], int)):
+        raise ApiError(400, f"prompt: want 1 to {MAX_PROMPTS} prompts, samples counted", param="prompt")
     single = [one for one in given if isinstance(one, int)]
     if single:
         return [check_ids(model, single)]

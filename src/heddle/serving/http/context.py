@@ -1,5 +1,6 @@
 """Exchanges: one request and its response: who asks, under which id, and what it used, for logs and metrics."""
 
+import dataclasses
 import hashlib
 import secrets
 import time
@@ -7,8 +8,28 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from heddle.serving import EngineRequest
 from heddle.serving.http.metrics import Metrics
 from heddle.serving.http.served_model import ServedModel, ServedModels
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who asks: whose turn it is in the queue, and with whom cached prefixes are shared."""
+
+    name: str  # a hash of the key, or else of the address
+    cache_salt: str  # with a key, its hash: how fast a prompt is read tells nothing about the prompts of others
+
+    @classmethod
+    def of(cls, request: Request) -> "Client":
+        """Return the client of a request."""
+        key = request.headers.get("authorization", "")
+        name = _digest(key or (request.client.host if request.client else ""))
+        return cls(name, name if key and request.app.state.has_keys else "")
+
+    def own(self, request: EngineRequest) -> EngineRequest:
+        """Return a request to the engine as this client's."""
+        return dataclasses.replace(request, client=self.name, cache_salt=self.cache_salt)
 
 
 @dataclass
@@ -17,7 +38,7 @@ class RequestContext:
 
     models: ServedModels
     metrics: Metrics
-    client: str  # whose turn it is in the queue: by key, or else by address
+    client: Client
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
     log: dict[str, object] = field(default_factory=dict)  # what the access log says of it, never text
@@ -26,8 +47,7 @@ class RequestContext:
     def of(cls, request: Request) -> "RequestContext":
         """Return the exchange of a request."""
         state = request.app.state
-        key = request.headers.get("authorization", "") or (request.client.host if request.client else "")
-        found = cls(state.models, state.metrics, hashlib.sha256(key.encode()).hexdigest()[:12])
+        found = cls(state.models, state.metrics, Client.of(request))
         request.scope["heddle.log"] = found.log
         found.log["id"] = found.id
         return found
@@ -41,3 +61,7 @@ class RequestContext:
     def note_usage(self, prompt: int, new: int, cached: int) -> None:
         """Note what a request used."""
         self.log |= {"prompt_tokens": prompt, "completion_tokens": new, "cached_tokens": cached}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from heddle.serving import LOOPBACK, Address
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.metrics import Metrics
-from heddle.serving.http.responses import error_response
+from heddle.serving.http.responses import error_response, log_fault
 
 KNOWN_METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"))
 
@@ -73,7 +73,7 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun, status = time.monotonic(), [500]
+        begun, status = time.monotonic(), [0]
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         origin = headers.get("origin", "")
 
@@ -92,8 +92,12 @@ class Gate:
                 await watched({"type": "http.response.body", "body": b""})
             else:
                 await self.app(scope, receive, watched)
+        except Exception as error:  # nobody above would answer it in OpenAI's shape
+            log_fault(error)
+            if not status[0]:
+                await error_response(ApiError.of(error))(scope, receive, watched)
         finally:
-            self._note(scope, status[0], time.monotonic() - begun)
+            self._note(scope, status[0] or 500, time.monotonic() - begun)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> ApiError | None:
         if not self.access.allows_host(headers.get("host", "")):

@@ -12,12 +12,13 @@ from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import Request
 from heddle.serving import EngineRequest
 from heddle.serving.http.bodies import Sampling
+from heddle.serving.http.context import Client
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.served_model import ServedModel
 from heddle.tasks.generation import TextConstraints, make_constraints
 from heddle.tasks.scoring import with_special_tokens
 
-MOST_STOPS, LONGEST_STOP = 16, 256
+MAX_STOPS, LONGEST_STOP = 16, 256
 SEED_BITS = 53
 
 
@@ -39,14 +40,14 @@ class RequestOptions:
 def stop_strings(body: Sampling, more: Sequence[str] = ()) -> list[str]:
     """Return the stop strings of a body, and those of a template."""
     given = [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
-    if len(given) > MOST_STOPS or any(not 0 < len(text) <= LONGEST_STOP for text in given):
-        want = f"at most {MOST_STOPS} texts of 1 to {LONGEST_STOP} characters"
+    if len(given) > MAX_STOPS or any(not 0 < len(text) <= LONGEST_STOP for text in given):
+        want = f"at most {MAX_STOPS} texts of 1 to {LONGEST_STOP} characters"
         raise ApiError(400, f"stop: want {want}", param="stop")
     return [*given, *more]
 
 
 def engine_requests(
-    model: ServedModel, body: Sampling, prompts: Sequence[Sequence[int]], options: RequestOptions, client: str
+    model: ServedModel, body: Sampling, prompts: Sequence[Sequence[int]], options: RequestOptions, client: Client
 ) -> list[EngineRequest]:
     """Return a request to the engine for each sample of each prompt; of a search, one for all samples."""
     config = _config(model, body, options)
@@ -59,7 +60,7 @@ def engine_requests(
             constraint = model.constraint(options.rules, request.ids, new, options.chats)
             request = Request(request.ids, request.source, constraint)
         samples = own.samples if own.strategy.streams else 1
-        one = EngineRequest(request, own, client=client, prompt_logprobs=options.prompt_logprobs)
+        one = client.own(EngineRequest(request, own, prompt_logprobs=options.prompt_logprobs))
         found += [replace_sample(one, number) for number in range(samples)]
     return found
 

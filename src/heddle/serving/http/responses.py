@@ -1,6 +1,7 @@
 """Responses: JSON and server-sent events that watch for clients who hang up or stop reading."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -8,8 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from heddle.core import HeddleError
+from heddle.serving import EngineFault
 from heddle.serving.http.errors import ApiError, to_json
 
+log = logging.getLogger("heddle")
 SEND_SECONDS = 10.0  # within which a client must take an event
 T = TypeVar("T")
 
@@ -22,6 +26,13 @@ def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[
 def error_response(error: ApiError) -> Response:
     """Return an error as a response."""
     return json_response(error.body, error.status, error.headers)
+
+
+def log_fault(error: Exception) -> None:
+    """Log an error that is a fault of ours, once: what stopped in the engine is in the log already."""
+    known = isinstance(error, (ApiError, HeddleError)) and ApiError.of(error).code != "model_error"
+    if not known and not isinstance(error, EngineFault):
+        log.error("a request failed: %s", type(error).__name__, exc_info=error)
 
 
 async def until_hang_up(request: Request, work: Coroutine[Any, Any, T], cancel: Callable[[], None]) -> T:
@@ -78,5 +89,6 @@ class EventStream(Response):
         except (TimeoutError, OSError):
             return
         except Exception as error:  # the status is sent already
+            log_fault(error)
             await line(b"data: " + to_json(ApiError.of(error).body) + b"\n\n")
         await line(b"", more=False)

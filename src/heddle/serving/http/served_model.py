@@ -14,7 +14,7 @@ from torch import Tensor
 from heddle.core import ConfigError, HeddleError, UsageError
 from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.serving import Engine, EngineConfig
-from heddle.serving.http.bodies import MOST_PROMPTS
+from heddle.serving.http.bodies import MAX_PROMPTS
 from heddle.serving.http.errors import ApiError
 from heddle.tasks.generation import ConstraintCompiler, TextConstraints
 from heddle.tasks.scoring import TextScore
@@ -132,8 +132,8 @@ class ServedModel:
     def _texts(self, several: Sequence[Any], name: str) -> list[str]:
         if several and all(isinstance(one, int) for one in several):
             several = [several]
-        if not several or len(several) > MOST_PROMPTS or any(not one for one in several):
-            raise ApiError(400, f"{name}: want 1 to {MOST_PROMPTS} texts, none of them empty", param=name)
+        if not several or len(several) > MAX_PROMPTS or any(not one for one in several):
+            raise ApiError(400, f"{name}: want 1 to {MAX_PROMPTS} texts, none of them empty", param=name)
         texts = [one if isinstance(one, str) else self.tokenizer.decode(check_ids(self, one, name)) for one in several]
         for text in texts:
             self.ids(text, name)

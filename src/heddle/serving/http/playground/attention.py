@@ -18,7 +18,7 @@ from heddle.serving.http.errors import ApiError
 from heddle.serving.http.playground.capabilities import capabilities_of
 from heddle.serving.http.playground.explain import computed, text_ids, with_output
 
-MOST_WEIGHTS = 1 << 26  # of one layer, 256 MB
+MAX_WEIGHTS = 1 << 26  # of one layer, 256 MB
 
 
 async def attention(request: Request) -> Response:
@@ -31,7 +31,7 @@ async def attention(request: Request) -> Response:
     ids = await asyncio.to_thread(text_ids, model, body.text)
     options = with_output(model, ExplainOptions(max_tokens=body.max_tokens or 40), body)
     length = max(len(ids), len(options.output or ()) or options.max_tokens * model.source.model.reads_source)
-    most = int((MOST_WEIGHTS / max(1, (await capabilities_of(request, model)).layer_heads)) ** 0.5)
+    most = int((MAX_WEIGHTS / max(1, (await capabilities_of(request, model)).layer_heads)) ** 0.5)
     if length > most:
         raise ApiError(400, f"text: want at most {most} tokens for attention, got {length}", param="text")
     about, arrays = await computed(model, lambda: _found(model.source, body, options))

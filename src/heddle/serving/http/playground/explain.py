@@ -24,10 +24,10 @@ from heddle.serving.http.served_model import ServedModel, check_ids
 T = TypeVar("T")
 SERVED = ("probabilities", "attention", "gates", "lens", "residual", "experts", "beams")
 LONGEST = 1 << 14  # characters of a text
-MOST_TOKENS = 2048
-MOST_PASSES = 256  # tokens where each costs a pass, or a distribution for each layer
-MOST_NUMBERS = 1 << 21  # attention weights or gates of an answer, about 24 MB
-MOST_LOGITS = 1 << 25  # of two models side by side
+MAX_TOKENS = 2048
+MAX_PASSES = 256  # tokens where each costs a pass, or a distribution for each layer
+MAX_NUMBERS = 1 << 21  # attention weights or gates of an answer, about 24 MB
+MAX_LOGITS = 1 << 25  # of two models side by side
 
 
 async def computed(model: ServedModel, function: Callable[[], T]) -> T:
@@ -61,7 +61,7 @@ def text_ids(model: ServedModel, text: str | Sequence[int], name: str = "text") 
         raise ApiError(400, f"{name}: want at most {LONGEST} characters", param=name)
     found = model.ids(text, name) if isinstance(text, str) else check_ids(model, text, name)
     context = model.source.model.context if model.engine is None else model.engine.capacity
-    most = min(MOST_TOKENS, MOST_TOKENS if context is None else context)
+    most = min(MAX_TOKENS, MAX_TOKENS if context is None else context)
     if len(found) > most:
         raise ApiError(400, f"{name}: want at most {most} tokens, got {len(found)}", param=name)
     return found
@@ -78,19 +78,19 @@ def with_output(model: ServedModel, options: ExplainOptions, body: InspectionBod
             raise ApiError(400, f"output: want 1 to {LONGEST} characters", param="output")
         return ExplainOptions(**asdict(options) | {"output": body.output})
     ids = check_ids(model, body.output, "output")
-    if len(ids) > MOST_TOKENS:
-        raise ApiError(400, f"output: want at most {MOST_TOKENS} tokens, got {len(ids)}", param="output")
+    if len(ids) > MAX_TOKENS:
+        raise ApiError(400, f"output: want at most {MAX_TOKENS} tokens, got {len(ids)}", param="output")
     return ExplainOptions(**asdict(options) | {"output": tuple(ids)})
 
 
 def _check_work(able: ModelCapabilities, options: ExplainOptions, length: int) -> None:
     """Refuse what would keep others waiting, or be too many numbers."""
     passes = able.kind.endswith("encoder") and "probabilities" in options.names
-    most = MOST_PASSES if passes or {"lens", "residual"} & set(options.what or ()) else MOST_TOKENS
+    most = MAX_PASSES if passes or {"lens", "residual"} & set(options.what or ()) else MAX_TOKENS
     if able.heads and "attention" in options.names:
-        most = min(most, int((MOST_NUMBERS / able.heads) ** 0.5))
+        most = min(most, int((MAX_NUMBERS / able.heads) ** 0.5))
     if able.gates and "gates" in options.names:
-        most = min(most, MOST_NUMBERS // able.gates)
+        most = min(most, MAX_NUMBERS // able.gates)
     if length > most:
         names = ", ".join(name for name in options.names)
         raise ApiError(400, f"text: want at most {most} tokens for {names}, got {length}", param="text")
@@ -115,8 +115,8 @@ async def divergence(request: Request) -> Response:
     read = []
     for model in map(exchange.find, body.models):
         ids = await asyncio.to_thread(text_ids, model, body.text)
-        if len(ids) * (model.source.model.vocab or 1) > MOST_LOGITS:
-            most = MOST_LOGITS // (model.source.model.vocab or 1)
+        if len(ids) * (model.source.model.vocab or 1) > MAX_LOGITS:
+            most = MAX_LOGITS // (model.source.model.vocab or 1)
             raise ApiError(400, f"text: want at most {most} tokens, got {len(ids)}", param="text")
         read.append(await computed(model, partial(_next, model, body.text)))
     first, second = read

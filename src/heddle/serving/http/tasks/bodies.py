@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from heddle.serving.http.bodies import MOST_CHOICES, MOST_NUMBER, Body
+from heddle.serving.http.bodies import MAX_CHOICES, MAX_NUMBER, Body
 
-MOST_CANDIDATES = 256  # of an n-best list
-MOST_LISTS = 64
-MOST_FILLINGS = 100  # tokens for a mask
-MOST_EXAMPLES = 1024
+MAX_CANDIDATES = 256  # of an n-best list
+MAX_LISTS = 64
+MAX_FILLINGS = 100  # tokens for a mask
+MAX_EXAMPLES = 1024
 Texts = str | list[str]
 
 
@@ -23,8 +23,8 @@ class TaskBody(Body):
 class FewShotBody(TaskBody):
     """A few-shot prompt."""
 
-    examples: list[list[str]] | None = Field(None, max_length=MOST_EXAMPLES)
-    k: int | None = Field(None, ge=0, le=MOST_EXAMPLES)
+    examples: list[list[str]] | None = Field(None, max_length=MAX_EXAMPLES)
+    k: int | None = Field(None, ge=0, le=MAX_EXAMPLES)
     seed: int | None = Field(None, ge=0, lt=1 << 63)
     template: str | None = None
     instruction: str | None = None
@@ -57,14 +57,14 @@ class AnswerBody(FewShotBody):
     questions: Texts
     contexts: Texts | None = None
     must: bool | None = None
-    max_tokens: int | None = Field(None, ge=1, lt=MOST_NUMBER)
+    max_tokens: int | None = Field(None, ge=1, lt=MAX_NUMBER)
 
 
 class FillBody(TaskBody):
     """POST /v1/heddle/fill."""
 
     texts: Texts
-    top: int | None = Field(None, ge=1, le=MOST_FILLINGS)
+    top: int | None = Field(None, ge=1, le=MAX_FILLINGS)
 
 
 class EmbedBody(TaskBody):
@@ -76,7 +76,7 @@ class EmbedBody(TaskBody):
 class RescoreBody(TaskBody):
     """POST /v1/heddle/rescore: lists as `heddle rescore` reads them."""
 
-    lists: list[dict[str, Any]] = Field(min_length=1, max_length=MOST_LISTS)
+    lists: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_LISTS)
     weight: float | dict[str, float] | None = None
     bonus: float | None = Field(None, gt=-1e6, lt=1e6)
     ending: Literal["document", "line", "none"] | None = None
@@ -91,9 +91,9 @@ class GenerationTaskBody(TaskBody):
     """What translations and summaries have in common."""
 
     texts: Texts
-    beams: int | None = Field(None, ge=1, le=MOST_CHOICES)
+    beams: int | None = Field(None, ge=1, le=MAX_CHOICES)
     length_penalty: float | None = Field(None, ge=-10, le=10)
-    max_tokens: int | None = Field(None, ge=1, lt=MOST_NUMBER)
+    max_tokens: int | None = Field(None, ge=1, lt=MAX_NUMBER)
 
 
 class TranslateBody(GenerationTaskBody):
@@ -103,5 +103,5 @@ class TranslateBody(GenerationTaskBody):
 class SummarizeBody(GenerationTaskBody):
     """POST /v1/heddle/summarize."""
 
-    min_tokens: int | None = Field(None, ge=0, lt=MOST_NUMBER)
-    no_repeat_ngram: int | None = Field(None, ge=0, lt=MOST_NUMBER)
+    min_tokens: int | None = Field(None, ge=0, lt=MAX_NUMBER)
+    no_repeat_ngram: int | None = Field(None, ge=0, lt=MAX_NUMBER)

@@ -14,7 +14,7 @@ from heddle.decoding.generation import GenerationConfig
 from heddle.decoding.runtime import Request as Prompt
 from heddle.serving import EngineRequest
 from heddle.serving.http.answers import Answer, Answers
-from heddle.serving.http.bodies import MOST_PROMPTS, read_body
+from heddle.serving.http.bodies import MAX_PROMPTS, read_body
 from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.responses import until_hang_up
@@ -26,7 +26,7 @@ from heddle.tasks.generation import Translator, merged, summarizer, translator
 from heddle.tasks.labelling import Answerer
 from heddle.tasks.scoring import with_special_tokens
 
-MOST_LENGTH_RATIO = 2.0  # new tokens of a translation per source token, as `heddle translate` has it
+MAX_LENGTH_RATIO = 2.0  # new tokens of a translation per source token, as `heddle translate` has it
 TOGETHER = 8  # requests of one HTTP request that are in the engine at once
 
 
@@ -41,7 +41,7 @@ async def generated(
     found: list[Answer] = []
     for first in range(0, len(wanted), TOGETHER):
         answers = Answers(model.generating, model.tokenizer, wanted[first : first + TOGETHER], stop)
-        answers.start(exchange.client)
+        answers.start(exchange.client.name)
         await until_hang_up(request, answers.finish(), answers.cancel)
         found += answers.all
     prompts = sum(len(one.request.source or one.request.ids) for one in wanted)
@@ -64,7 +64,7 @@ async def translate(request: Request) -> Response:
     body = await read_body(request, TranslateBody)
     model = exchange.find(body.model)
     texts = await model.texts(body.texts, "texts")
-    given = {"beams": 4, "max_tokens": 512, "max_length_ratio": MOST_LENGTH_RATIO} | _options(body)
+    given = {"beams": 4, "max_tokens": 512, "max_length_ratio": MAX_LENGTH_RATIO} | _options(body)
     if given["beams"] > 1:
         given = {"length_penalty": 1.0} | given
     task = made(lambda: translator(model.source.model, model.tokenizer, generation_config(given)))
@@ -85,8 +85,8 @@ async def summarize(request: Request) -> Response:
     task = made(lambda: summarizer(model.source.model, model.tokenizer, model.source.settings, options))
     windows = await asyncio.to_thread(lambda: [task.windows(text) for text in texts])
     every = [ids for own in windows for ids in own]
-    if len(every) > MOST_PROMPTS:
-        want = f"texts of at most {MOST_PROMPTS} windows of the model's context, got {len(every)}"
+    if len(every) > MAX_PROMPTS:
+        want = f"texts of at most {MAX_PROMPTS} windows of the model's context, got {len(every)}"
         raise ApiError(400, f"texts: want {want}", param="texts")
     found = iter(await _written(request, exchange, model, task.translator, every))
     data = [{"text": merged([next(found) for _ in own]), "windows": max(1, len(own))} for own in windows]
@@ -99,7 +99,7 @@ async def _written(
     """Return what an encoder-decoder writes to sources."""
     config = with_special_tokens(task.config, model.tokenizer)
     start = model.tokenizer.special_tokens.decoder_start
-    wanted = [EngineRequest(Prompt(start, source), config, client=exchange.client) for source in sources]
+    wanted = [exchange.client.own(EngineRequest(Prompt(start, source), config)) for source in sources]
     return [task.text(one.ids) for one in await generated(request, exchange, model, wanted)]
 
 
@@ -145,7 +145,7 @@ async def _generated_answers(
     task.prompts.noted = True  # logs have no texts; results count the examples
     fitted = await asyncio.to_thread(task.fitted, questions, contexts)
     config: GenerationConfig = replace(task.config, compile="off")
-    wanted = [EngineRequest(task.request(one), config, client=exchange.client) for one in fitted]
+    wanted = [exchange.client.own(EngineRequest(task.request(one), config)) for one in fitted]
     found = await generated(request, exchange, model, wanted, [task.stop])
     return [
         {"text": one.text.strip(), "logprob": fsum(step.logprob for step in one.logprobs), "examples": prompt.examples}

@@ -6,12 +6,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heddle.serving.http.bodies import MOST_PROMPTS, read_body
+from heddle.serving.http.bodies import MAX_PROMPTS, read_body
 from heddle.serving.http.context import RequestContext
 from heddle.serving.http.errors import ApiError
 from heddle.serving.http.served_model import ServedModel
 from heddle.serving.http.tasks.bodies import (
-    MOST_CANDIDATES,
+    MAX_CANDIDATES,
     ClassifyBody,
     EmbedBody,
     FillBody,
@@ -67,10 +67,10 @@ async def tag(request: Request) -> Response:
     given = [body.texts] if isinstance(body.texts, str) else body.texts
     if (
         not given
-        or len(given) > MOST_PROMPTS
+        or len(given) > MAX_PROMPTS
         or any(not one or (not isinstance(one, str) and "" in one) for one in given)
     ):
-        raise ApiError(400, f"texts: want 1 to {MOST_PROMPTS} texts or lists of words, none empty", param="texts")
+        raise ApiError(400, f"texts: want 1 to {MAX_PROMPTS} texts or lists of words, none empty", param="texts")
     task = made(lambda: Tagger.of(model.source.model, model.tokenizer))
     found = [(await model.compute(lambda one=one: task.run([one])))[0].plain() for one in given]  # type: ignore[misc]
     return results(model, found)
@@ -122,8 +122,8 @@ async def rescore(request: Request) -> Response:
 def _nbest(model: ServedModel, record: dict[str, Any]) -> NBest:
     """Read a list; refuse one that is too long, or texts that do not fit."""
     one = parse_nbest(record)
-    if len(one.candidates) > MOST_CANDIDATES:
-        raise ApiError(400, f"lists: want at most {MOST_CANDIDATES} candidates in each", param="lists")
+    if len(one.candidates) > MAX_CANDIDATES:
+        raise ApiError(400, f"lists: want at most {MAX_CANDIDATES} candidates in each", param="lists")
     for text in (one.context, one.source or "", *(candidate.text for candidate in one.candidates)):
         model.ids(text, "lists")
     return one
