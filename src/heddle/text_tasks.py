@@ -158,7 +158,9 @@ class TextTasks(ABC):
         return found[0] if alone else list(found)  # type: ignore[return-value]  # all of one kind
 
     @overload
-    def caption(self, paths: str | Path, **options: Unpack[GenerationOptions]) -> str: ...
+    def caption(  # type: ignore[overload-overlap]  # to a type checker, a text is a sequence of texts
+        self, paths: str | Path, **options: Unpack[GenerationOptions]
+    ) -> str: ...
     @overload
     def caption(self, paths: Sequence[str | Path], **options: Unpack[GenerationOptions]) -> list[str]: ...
     def caption(

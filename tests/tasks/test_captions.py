@@ -28,7 +28,7 @@ from heddle.data.media import (
 from heddle.data.pictures import AudioVisualSource, ImageClassSource, ImageSource, VideoSource
 from heddle.data.rows import MediaExampleRows, MediaRows
 from heddle.data.shards import open_split, prepare
-from heddle.data.sources import CorpusConfig, Split
+from heddle.data.sources import CorpusConfig, HashSplit, Split
 from heddle.tasks.generation import grade_captions
 from heddle.text.tokenizers import CharacterTokenizer
 
@@ -157,7 +157,8 @@ def test_bad_pictures_are_counted_and_left_out_of_training(tmp_path: Path) -> No
     (folder / "000.png").write_bytes(b"\x89PNG")
     (folder / "001.txt").unlink()
     (folder / "002.png").write_bytes(b"")
-    corpus = CorpusConfig(sources=(ImageSource(path=str(folder), size=(SIDE, SIDE)),))
+    split = HashSplit(fraction=0.4)
+    corpus = CorpusConfig(sources=(ImageSource(path=str(folder), size=(SIDE, SIDE)),), split=split)
     prepared = prepare(corpus, CharacterTokenizer().train(["abc"]), tmp_path / "data")
     skipped = {str(reason): count for reason, count in prepared.counter.skipped.items() if reason != "duplicate"}
     assert skipped == {"bad_media": 2, "no_text": 1, "empty": 2}  # of two captions each
@@ -244,3 +245,38 @@ def test_grades_of_captions_agree_with_hand_counts() -> None:
 def test_a_picture_is_drawn_as_it_is_named() -> None:
     assert (drawn("red", "ring", (0, 0))[3, 3] == 255).all()
     assert tuple(drawn("red", "square", (0, 0))[3, 3]) == (220, 30, 30)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work)
+    own = SMALL | TINY | PICTURES | {"training.steps": 4, "every.save": 1, "every.validate": 4}
+    whole = heddle.train("caption", overrides=own | {"name": "whole"}, progress=False)
+    part = heddle.train("caption", overrides=own | {"name": "parts", "stop.minutes": 0.0}, progress=False)
+    stops = 0
+    while part.step < 4:
+        stops += 1
+        part = heddle.train("runs/parts", overrides={"stop.minutes": 0.0}, progress=False)
+    assert stops >= 1
+    ours, theirs = part.lm.model.weights(), whole.lm.model.weights()
+    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+
+
+def test_a_vision_transformer_of_hugging_face_classifies_files_as_it_does_there(tmp_path: Path) -> None:
+    hf = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = hf.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, image_size=8, patch_size=4,
+        id2label={0: "cat", 1: "dog", 2: "owl"}, label2id={"cat": 0, "dog": 1, "owl": 2},
+    )  # fmt: skip
+    theirs = hf.ViTForImageClassification(config).eval()
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight += 0.3 * torch.randn(weight.shape)
+    theirs.save_pretrained(tmp_path / "vit")
+    picture = drawn("red", "ring", (0, 0))[:8, :8]
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    (found,) = heard("classify", str(tmp_path / "a.png"), "-m", str(tmp_path / "vit"))
+    pixels = (torch.from_numpy(picture.copy()).permute(2, 0, 1)[None] / 255 - 0.5) / 0.5
+    with torch.no_grad():
+        wanted = theirs(pixel_values=pixels).logits.softmax(-1)[0].tolist()
+    assert [found["probabilities"][name] for name in ("cat", "dog", "owl")] == pytest.approx(wanted, abs=2e-5)

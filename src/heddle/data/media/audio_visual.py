@@ -59,6 +59,8 @@ class AudioVisualConfig(FeaturesConfig):
 
     size: rows and columns of pixels.
     channels: 3: colours, 1: grey.
+    mean: what is subtracted from pixels between 0 and 1.
+    deviation: what the rest is divided by.
     sound: what a model reads of the sound.
     frame_rate: frames of video a second.
     steps: frames of sound that go with a frame of video.

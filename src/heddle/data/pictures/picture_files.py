@@ -127,6 +127,7 @@ class VideoFiles(PictureSource):
     """What sources of video share: films, animations, arrays of frames, and folders that hold the frames of one."""
 
     extensions = (".gif", *FILMS)
+    beside = (".txt", ".npy", ".wav", *IMAGES)
 
     every: Positive
     longest: Positive

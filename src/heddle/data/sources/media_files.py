@@ -1,5 +1,6 @@
 """Media files: a folder with a text beside each file, or a manifest (JSON lines, TSV: path, text, speaker, split)."""
 
+import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,11 +65,13 @@ class MediaSource(SourceConfig):
     """What sources of media share: finding the files, their texts and, of a manifest, their speakers and parts.
 
     extensions: how the names of its files end.
-    alone: whether a folder that also holds other files, texts beside them apart, is no such source.
+    alone: whether a folder that also holds other files is no such source.
+    beside: how the names of files end that may stand beside them.
     """
 
     extensions: ClassVar[tuple[str, ...]]
     alone: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = (".txt",)
 
     path: str
     split: str | None
@@ -81,7 +84,9 @@ class MediaSource(SourceConfig):
         if files and all(file_extension(file).lower() in MANIFESTS for file in files):
             name = _first_file(files[0])
             files = [] if name is None else [Path(name)]
-        return decode(cls, {"path": path}) if any(file.suffix.lower() in cls.extensions for file in files) else None
+        endings = {file.suffix.lower() for file in files}
+        others = endings - {*cls.extensions, *cls.beside} if cls.alone else set()
+        return None if others or not endings & {*cls.extensions} else decode(cls, {"path": path})
 
     @abstractmethod
     def open(self, path: Path, start: float, length: float | None) -> Media:
@@ -144,7 +149,7 @@ class MediaSource(SourceConfig):
         if manifests is None:
             for path in self.files():
                 texts = self.texts(path)
-                group = printable_path(path) if len(texts) > 1 else ""  # which stay on one side of a split
+                group = os.path.relpath(path, self.path) if len(texts) > 1 else ""  # which stay on one side of a split
                 yield from (MediaEntry(printable_path(path), path, text, group) for text in texts)
             return
         for manifest in manifests:
@@ -292,6 +297,7 @@ class ArraySource(MediaSource):
     """
 
     extensions = ARRAYS
+    alone = True
 
     path: str
     split: str | None = None

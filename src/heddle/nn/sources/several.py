@@ -123,8 +123,9 @@ class SeveralEmbedding(Embedding):
         return total
 
     def place_names(self, inputs: Tensor) -> tuple[str, ...]:
-        both = zip(self.sources, self.split(inputs), strict=True)
-        return tuple(f"source {n}: {name}" for n, (one, own) in enumerate(both) for name in one.place_names(own))
+        both = zip(self.readers, self.split(inputs), strict=True)
+        named = [reader.place_names(own) for reader, own in both]
+        return tuple(f"source {number}: {name}" for number, names in enumerate(named) for name in names)
 
     def check_input(self, source: Tensor) -> None:
         self.split(source[None])
