@@ -269,4 +269,6 @@ def _run_task(function: Callable[[], Any], future: "Future[Any]") -> None:
 
 
 def _internal(error: BaseException) -> HeddleError:
-    return EngineFault(f"engine: stopped by {type(error).__name__}")
+    fault = EngineFault(f"engine: stopped by {type(error).__name__}")
+    fault.__cause__ = error
+    return fault

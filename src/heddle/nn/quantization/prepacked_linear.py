@@ -102,8 +102,8 @@ def _can_be_prepacked(weights: Sequence[Tensor]) -> bool:
 
 
 def _versions(weights: Sequence[Tensor]) -> list[tuple[int, int]]:
-    """Return what changes if a matrix does."""
-    return [(one.data_ptr(), one._version) for one in weights]
+    """Return what changes if a matrix does; a tensor made in inference mode counts no changes."""
+    return [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in weights]
 
 
 def _prepack(matrix: Tensor) -> Tensor:
