@@ -290,7 +290,7 @@ def test_texts_and_conversations_do_not_mix_in_one_corpus(tmp_path: Path) -> Non
     (tmp_path / "a.txt").write_text("some text")
     held = FileSplit(source=TextSource(path=str(tmp_path / "a.txt")))
     chats = ChatSource(path=put(tmp_path / "a.jsonl", *rows_of(9)))
-    with pytest.raises(ConfigError, match="preference pairs or conversations, got 'texts and conversations'"):
+    with pytest.raises(ConfigError, match="preference pairs, conversations or media, got 'texts and conversations'"):
         prepare(CorpusConfig(sources=(chats,), split=held, template="plain"), BYTES, tmp_path / "out")
 
 

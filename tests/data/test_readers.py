@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from heddle.core import ConfigError, DataError, MissingExtra, UsageError, decode, encode, kinds, override, replace
+from heddle.core.config import field_types
 from heddle.data.shards import Shards, prepare
 from heddle.data.sources import (
     CorpusConfig,
@@ -458,9 +459,7 @@ def test_a_file_is_split_alike_by_its_path_and_in_a_config(tmp_path: Path) -> No
 def test_every_source_config_survives_plain_data() -> None:
     for cls in kinds(SourceConfig).values():
         needed = {"path": "p", "source": "s", "target": "t", "name": "n"}
-        source = decode(
-            SourceConfig, {"kind": cls.kind} | {k: v for k, v in needed.items() if k in cls.__annotations__}
-        )
+        source = decode(SourceConfig, {"kind": cls.kind} | {k: v for k, v in needed.items() if k in field_types(cls)})
         assert decode(SourceConfig, encode(source)) == source
     with pytest.raises(ConfigError, match="longest"):
         TextSource(path="x", longest=3)

@@ -123,7 +123,7 @@ def test_wrong_fields_are_named(config, field: str) -> None:
 def test_rows_come_from_plain_data() -> None:
     assert decode(RowsConfig, {"kind": "packed", "length": 8}) == PackedRows(length=8)
     texts = {"packed", "streams", "pairs", "sentence_pairs", "examples", "preferences"}
-    assert set(kinds(RowsConfig)) == texts | {"media"}
+    assert set(kinds(RowsConfig)) == texts | {"media", "media_examples"}
 
 
 def test_a_corpus_smaller_than_one_row_is_one_clear_line(three: Shards, tmp_path: Path) -> None:

@@ -52,11 +52,12 @@ def transcribe(  # noqa: PLR0913 - the options are the contract
     used is reported on standard error, and the exit code is then 1. With --reference the word and the character error
     rate follow, on standard error or as the last JSON line.
     """
-    from heddle.core import UsageError
+    from heddle.core import UsageError, check_at_least
     from heddle.tasks.recognition import FusedModel, TranscribeOptions, transcriber
 
-    if n_best < 1 or (n_best > 1 and not json_):
-        raise UsageError("n_best: want at least 1, and --json for more than one" if n_best < 1 else _needs_json())
+    check_at_least(1, n_best=n_best, batch=batch)
+    if n_best > 1 and not json_:
+        raise UsageError("--n-best above 1 requires --json")
     for file in files:
         if not Path(file).expanduser().exists():
             raise UsageError(f"{file}: no such file")
@@ -80,10 +81,6 @@ def transcribe(  # noqa: PLR0913 - the options are the contract
         show.sound(number, utterance, transcription, wanted)
     show.end(reference is not None)
     return 1 if show.bad else 0
-
-
-def _needs_json() -> str:
-    return "--n-best above 1 requires --json"
 
 
 def _references(path: Path) -> list[str]:
