@@ -88,3 +88,11 @@ def test_copies_that_would_fill_the_memory_are_not_made(monkeypatch: pytest.Monk
     monkeypatch.setattr("heddle.nn.quantization.prepacked_linear._available_bytes", lambda: 1000.0)
     linear = filled(96, 72)
     assert prepack_linears(linear) == 0 and linear.kernel is None
+
+
+def test_matrices_made_in_inference_mode_are_packed_too() -> None:
+    """Such tensors count no versions; asking for one is an error."""
+    with torch.inference_mode():
+        kernel = PrepackedLinear([torch.randn(64, 64)])
+        x = torch.randn(4, 64)
+        torch.testing.assert_close(kernel(x, kernel.weights[0], None), x @ kernel.weights[0].T)
