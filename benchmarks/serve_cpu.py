@@ -1,6 +1,6 @@
 """CPU serving: served against offline decoding, the cost of invariance, a joining prompt, and a cached prefix.
 
-    python benchmarks/serve_cpu.py [--width 256] [--layers 4] [--streams 32] [--record]
+    python benchmarks/serve_cpu.py [--width 256] [--layers 4] [--streams 32] [--models llama lstm_lm] [--record]
 
 Times are CPU seconds of the process, so that other processes do not matter. Weights are random: speed does not depend
 on them. Served and offline decode the same rows; offline is one batch that begins and ends together.
@@ -30,7 +30,8 @@ BARS = {"served_over_offline": 0.85, "invariance": 1.10, "first_token": 2.0, "ga
 
 def build(name: str, width: int, layers: int) -> AutoregressiveModel:
     """Build a model of random weights."""
-    heads = {"heads": width // 64, "hidden": 3 * width, "context": 2048} if name == "llama" else {}
+    heads = {} if name == "lstm_lm" else {"heads": width // 64, "hidden": 3 * width, "context": 2048}
+    heads |= {"experts": 8, "kv_heads": width // 64} if name.startswith("mixtral") else {}
     model = heddle.build(name, width=width, layers=layers, vocab=VOCAB, **heads).eval()
     if not isinstance(model, AutoregressiveModel):
         raise TypeError(name)
@@ -110,9 +111,10 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--record", action="store_true")
+    parser.add_argument("--models", nargs="+", default=["llama", "lstm_lm"], help="mixtral-8x7b: experts")
     args = parser.parse_args()
     found: dict[str, Any] = {}
-    for name in ("llama", "lstm_lm"):
+    for name in args.models:
         model = build(name, args.width, args.layers)
         numbers = throughput(model, args.streams) | joining(model, args.streams) | {"prefix": prefix(model)}
         found[name] = {key: round(value, 3) for key, value in numbers.items()}

@@ -28,7 +28,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from entry_point import positive, run_main
 from results import commit, device, read_lines
@@ -264,7 +264,7 @@ def options_for(row: str, fused: bool) -> list[TranscribeOptions]:
     for share, weight, bonus in product(ctc, weights, (0.0, 0.5)):
         options: dict[str, Any] = {"ctc_weight": share, "lm_weight": weight, "length_bonus": bonus, "beams": 8}
         kept = {name: value for name, value in options.items() if value is not None}
-        found.append(TranscribeOptions(**kept))  # type: ignore[typeddict-item]
+        found.append(cast(TranscribeOptions, kept))
     return found
 
 

@@ -9,9 +9,8 @@ from tasks.pair_runs import tiny_pairs
 from heddle.checkpoints.export import _plain_size
 from heddle.checkpoints.model_card import describe_data
 from heddle.core import encode
-from heddle.data.sources import CorpusConfig, SourceConfig
+from heddle.data.sources import CorpusConfig, PreparedSource, SourceConfig
 from heddle.data.sources.builtin import BuiltinSource
-from heddle.data.sources import PreparedSource
 from heddle.data.sources.readers import ParallelSource, TextSource
 from heddle.data.sources.tables import DatasetsSource
 from heddle.models.networks import LanguageModel

@@ -175,6 +175,23 @@ def test_what_is_no_sound_is_bad_media_or_needs_libsndfile(tmp_path: Path, raw: 
         assert caught.value.reason == "bad_media"
 
 
+@pytest.mark.parametrize(("ending", "form"), [("flac", "PCM_16"), ("ogg", "VORBIS"), ("wav", "FLOAT"), ("wav", "ALAW")])
+def test_what_libsndfile_reads_is_the_sound(tmp_path: Path, ending: str, form: str) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="the extra media is not installed")
+    path = tmp_path / f"a.{ending}"
+    soundfile.write(path, np.stack([SOUND, SOUND], 1), 16_000, subtype=form)
+    found, rate = read_sound(path)
+    assert rate == 16_000 and len(found) == len(SOUND)
+    assert np.corrcoef(found, SOUND)[0, 1] > 0.99
+    part = sound_media(path, 8000, start=0.1, length=0.2).decode()
+    assert part.shape == (1600, 1)
+    path.write_bytes(path.read_bytes()[: len(path.read_bytes()) // 3])
+    try:
+        assert len(read_sound(path)[0]) <= len(SOUND)  # a stream that was cut ends early
+    except MediaFault as fault:
+        assert fault.reason == "bad_media"
+
+
 def test_missing_files_and_folders_have_reasons(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "none.wav", "no_file"), (tmp_path, "unreadable")):
         with pytest.raises(MediaFault) as caught:

@@ -22,7 +22,6 @@ from heddle.models.networks import TieConfig, TowerConfig
 from heddle.models.presets import PresetConfig, presets
 from heddle.nn.base import PartConfig
 from heddle.nn.channels import ExpertChoiceConfig, FixupFeedForwardConfig, NoLoadBalancingConfig
-from heddle.nn.sources import PatchEmbeddingConfig
 from heddle.nn.outputs import MaskedTokenOutputConfig, SequenceClassOutputConfig, TokenClassOutputConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.recurrent import (
@@ -34,6 +33,7 @@ from heddle.nn.recurrent import (
     LSTMConfig,
     QRNNConfig,
 )
+from heddle.nn.sources import PatchEmbeddingConfig
 from heddle.nn.stack import ChainConfig, LoopConfig, PlanConfig, PoolConfig, TransparentConfig
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -168,13 +168,14 @@ def check_slow_clients(server: Running, dribblers: int, readers: int, seconds: f
                 one.dribble()
             held.append((time.monotonic() - begun, Footprint.of(server).descriptors - before))
             time.sleep(0.5)
+    left = Footprint.of(server).descriptors - before
     for one in slow:
         one.wire.close()
     return {
         "most_held": max(count for _, count in held),
         "dribblers_closed_after": round(max(one.closed or 1e9 for one in slow if one.sends), 1),
         "all_closed_after": round(next((at for at, count in reversed(held) if count > 8), 0), 1),  # but for good ones
-        "held_at_the_end": held[-1][1],
+        "held_at_the_end": left,
         "good_requests": len(beside),
         "p95_seconds": round(percentile(beside, 0.95), 4),
         "p95_alone_seconds": round(percentile(alone, 0.95), 4),

@@ -39,7 +39,7 @@ def test_hang_ups_leave_nothing_in_the_process(server: Running) -> None:
 def test_r20_slow_clients(server: Running) -> None:
     found = check_slow_clients(server, dribblers=200, readers=50, seconds=30)
     print(f"R20: 200 dribblers and 50 who do not read: {found}")
-    assert found["dribblers_closed_after"] < 13 and found["held_at_the_end"] <= 10
+    assert found["dribblers_closed_after"] < 13 and found["held_at_the_end"] <= 1
     assert found["p95_seconds"] < 2 * found["p95_alone_seconds"] + 0.02, found
 
 
@@ -95,5 +95,5 @@ def test_r25_terminated_ten_times() -> None:
 def test_r26_three_minutes_of_mixed_load(server: Running) -> None:
     found = soak(server, 3, 26)
     print(f"R26: {found}")
-    assert found["wrong"] == 0 if "wrong" in found else True
+    assert "wrong" not in found and found["right"] > 100
     assert found["megabytes_per_minute"] < 1 and found["threads_apart"] == 0

@@ -40,5 +40,10 @@ def train_ctc(folder: Path, steps: int = 100, **more: Any) -> "heddle.Run":
 
 def train_joint(folder: Path, steps: int = 4, **more: Any) -> "heddle.Run":
     """Train an encoder-decoder with CTC for a few steps."""
-    own = SMALL | of_steps(steps) | {"training.average_last": 0, "training.schedule.warmup": 2} | more
+    own = (
+        SMALL
+        | of_steps(steps)
+        | {"training.average_last": 0, "training.schedule.warmup": 2, "every.sample": steps}
+        | more
+    )
     return heddle.train("transcribe", data=folder / "sounds", overrides=own, runs=folder / "runs", progress=False)

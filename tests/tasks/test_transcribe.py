@@ -84,6 +84,8 @@ def tiny_lm(folder: Path) -> dict[str, object]:
 def test_a_model_with_a_decoder_searches_jointly_and_takes_a_language_model(folder: Path) -> None:
     lm = heddle.load(folder / "runs" / "transcribe")
     files = [folder / "new" / "0.wav", folder / "new" / "1.wav"]
+    samples = (folder / "runs" / "transcribe" / "samples.txt").read_text()
+    assert samples.count("source  ") == samples.count("model   ") == 3 and ".wav" in samples
     each = [lm.transcribe(file, max_tokens=6) for file in files]
     assert lm.transcribe(files, max_tokens=6) == each and all(len(one) <= 6 for one in each)
     assert lm.transcribe(files[0], ctc_weight=0.0, beams=2, max_tokens=3) is not None
@@ -117,6 +119,8 @@ def test_sounds_that_cannot_be_used_are_told_each_in_a_line(folder: Path, capsys
         (["transcribe", str(bad), "-m", run, "--n-best", "2"], "requires --json"),
         (["translate", str(folder / "sounds" / "000.txt"), "-m", str(folder / "runs" / "transcribe")], "reads no text"),
         (["generate", "x", "-m", str(folder / "runs" / "transcribe")], "reads no text"),
+        (["evaluate", "-m", run], "--task transcribe"),
+        (["evaluate", "-m", str(folder / "runs" / "transcribe"), "--data", str(bad)], "--task transcribe"),
         (["explain", "x", "-m", run], "want a model of texts, got one of frames"),
         (["transcribe", str(bad), "-m", str(folder / "runs" / "lm")], "want a model that reads sounds"),
     ):

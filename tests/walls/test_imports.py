@@ -101,7 +101,7 @@ GROUPS = {
         "scoring": set(),
         "rescoring": {"metrics", "scoring"},
         "recognition": {"metrics", "rescoring"},
-        "generation": {"inputs", "metrics", "rescoring", "scoring"},
+        "generation": {"inputs", "metrics", "recognition", "rescoring", "scoring"},
         "few_shot": {"generation", "labelling"},
         "evaluation": {"few_shot", "generation", "inputs", "labelling", "metrics", "recognition", "scoring"},
         "retrieval": {"evaluation", "generation"},

@@ -128,10 +128,13 @@ def _measure(
     lm: "LM", data: str | None, limit: int | None, reading: tuple[int | None, int | None, bool], as_json: bool
 ) -> int:
     """Measure a model on held-out text; `reading`: window, stride, and whether the state is carried."""
+    from heddle.core import UsageError
     from heddle.data.sources import DocumentCounter
     from heddle.tasks.scoring import evaluate as measure
     from heddle.tasks.scoring import evaluate_chats
 
+    if lm.model.reads != "ids":
+        raise UsageError(f"evaluate: want --task transcribe --data FOLDER, because the model reads {lm.model.reads}")
     counter = DocumentCounter()
     corpus = corpus_of(lm, data)
     kept = None if corpus is None or data is not None or lm.model.reads_source else _kept(lm, corpus)

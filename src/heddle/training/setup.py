@@ -389,8 +389,7 @@ def _callbacks(
     found += [*(own.build() for own in config.callbacks), *env.callbacks]
     check_saved_names(found)
     found.append(callbacks.Save(store, every.save, config.training.average_last, metrics))
-    hidden = config.objective.makes_source  # it would write what was hidden
-    writes = trainer.model.can_generate and not hidden and not config.rows.reads_media
+    writes = trainer.model.can_generate and not config.objective.makes_source  # which would write what was hidden
     if is_main and env.writer is not None and writes:  # last: it may take its time
         found.append(callbacks.Sample(env.writer, env.folder / "samples.txt", reporter, every.sample))
     return found

@@ -5,12 +5,15 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
+from heddle.checkpoints.store import CONFIG
 from heddle.core import UsageError, replace
+from heddle.core.system import parse_json, read_text
 from heddle.data.shards import Shards, open_prepared
 from heddle.data.sources import CorpusConfig, Document
 from heddle.decoding.generation import GenerationConfig, MultinomialSampling, generate
 from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.tasks.generation.translate import translator
+from heddle.tasks.recognition import Utterance, transcriber
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.chat import Chat, load_template
 from heddle.text.tokenizers import TOKENIZER, Tokenizer, load_tokenizer
@@ -30,8 +33,14 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
     def chats() -> list[Document]:
         return list(islice(data.held_out(), SOURCES)) if data.chats and data.prepared is None else []
 
+    @cache
+    def sounds() -> list[Document]:
+        return list(islice(data.held_out(), SOURCES)) if data.medium is not None and data.prepared is None else []
+
     def write(model: Model) -> str:
         tokenizer = load_tokenizer(folder / TOKENIZER)
+        if model.reads != "ids":
+            return _transcriptions(model, tokenizer, folder, sounds())
         if model.reads_source:
             return _translations(model, tokenizer, held_out())
         refusal = UsageError(f"samples: {type(model).__name__} generates no text")
@@ -46,6 +55,14 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
         return tokenizer.decode(generate(writer, [tokenizer.special_tokens.document_start], config)[0])
 
     return write
+
+
+def _transcriptions(model: Model, tokenizer: Tokenizer, folder: Path, sounds: list[Document]) -> str:
+    settings = parse_json(read_text(folder / CONFIG), str(folder / CONFIG))
+    task = transcriber(model, tokenizer, settings, {"beams": 2, "max_tokens": TOKENS})
+    heard = [Utterance(one.origin, one.media, one.text) for one in sounds if one.media is not None]
+    lines = [f"source  {one.name}\ntarget  {one.reference}\nmodel   {found.text}" for one, found in task.run(heard)]
+    return "\n\n".join(lines)
 
 
 def _translations(model: Model, tokenizer: Tokenizer, pairs: list[Document]) -> str:
