@@ -42,7 +42,7 @@ SETS: dict[str, Settings] = {
     "flickr": PICTURES | {"rows.length": 40, "tokenizer.vocab": 4000},
     "emoji": PICTURES | {"rows.features.size": [48, 48], "tokenizer.vocab": 2000, "training.steps": 4000},
     "video": PICTURES
-    | {"rows.features.size": [32, 32], "rows.source_length": 16, "rows.length": 64, "tokenizer.vocab": 300},
+    | {"rows.features.size": [32, 32], "rows.source_length": 16, "rows.length": 64, "tokenizer.vocab": 370},
     "grid": {"training.steps": 5000, "training.batch": 32, "rows.batch": 32, "training.schedule.warmup": 500},
 }
 COMMON: Settings = {

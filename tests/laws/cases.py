@@ -227,7 +227,7 @@ SMALL: dict[str, dict[str, int | float]] = {
     "speech_lstm": {"layers": 2, "width": WIDTH, "features": 5, "dropout": 0.0},
     "image_captioner": {"layers": 1, "width": WIDTH, "heads": HEADS, "hidden": 24, "dropout": 0.0, "patch": 1},
     "video_captioner": {"layers": 1, "width": WIDTH, "heads": HEADS, "hidden": 24, "dropout": 0.0, "patch": 1},
-    "show_attend_tell": {"layers": 2, "width": WIDTH, "dropout": 0.0},
+    "show_attend_tell": {"layers": 1, "width": WIDTH, "dropout": 0.0},
     "audio_visual_transformer": {
         "layers": 1,
         "width": WIDTH,

@@ -280,3 +280,26 @@ def test_a_vision_transformer_of_hugging_face_classifies_files_as_it_does_there(
     with torch.no_grad():
         wanted = theirs(pixel_values=pixels).logits.softmax(-1)[0].tolist()
     assert [found["probabilities"][name] for name in ("cat", "dog", "owl")] == pytest.approx(wanted, abs=2e-5)
+
+
+def test_samples_are_captions_while_a_run_trains(work: Path) -> None:
+    told = (work / "runs" / "caption" / "samples.txt").read_text()
+    assert told.count("source  ") == told.count("target  ") == told.count("model   ") == 3
+
+
+def test_what_reads_text_refuses_a_model_of_images_in_a_line(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(work)
+    Path("text.txt").write_text("a\n")
+    wanted = {
+        "evaluate": "heddle caption or classify --reference FOLDER, because the model reads images",
+        "generate a": "because the model reads no text, got ids of tokens",
+        "translate text.txt": "because the model reads no text, got ids of tokens",
+    }
+    for words, want in wanted.items():
+        assert main([*words.split(), "-m", "caption"]) != 0, words
+        told = capsys.readouterr().err
+        assert want in told, told
+        assert told.startswith("heddle: ") or "text.txt:1" in told
+        assert "Traceback" not in told

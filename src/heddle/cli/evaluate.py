@@ -134,7 +134,9 @@ def _measure(
     from heddle.tasks.scoring import evaluate_chats
 
     if lm.model.reads != "ids":
-        raise UsageError(f"evaluate: want --task transcribe --data FOLDER, because the model reads {lm.model.reads}")
+        how = {"images": "heddle caption or classify --reference FOLDER", "video": "heddle caption --reference FOLDER"}
+        want = how.get(lm.model.reads, "--task transcribe --data FOLDER")
+        raise UsageError(f"evaluate: want {want}, because the model reads {lm.model.reads}")
     counter = DocumentCounter()
     corpus = corpus_of(lm, data)
     kept = None if corpus is None or data is not None or lm.model.reads_source else _kept(lm, corpus)

@@ -16,8 +16,12 @@ MARK = '<meta name="generator" content="heddle explain">'
 
 def explain(  # noqa: PLR0913 - the options are the contract
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The text that the model reads; the source, of an encoder-decoder. "
-            "Of a model of images, video or sound: a file.")
+        str,
+        typer.Argument(
+            metavar="TEXT",
+            help="The text that the model reads; the source, of an encoder-decoder. "
+            "Of a model of images, video or sound: a file.",
+        ),
     ],
     model: Model = None,
     what: Annotated[

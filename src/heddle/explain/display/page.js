@@ -131,7 +131,7 @@
       if (!s.picture) continue;
       const [count, height, width, channels] = s.picture.size, [frames, rows, columns] = s.picture.grid;
       const pixels = new Uint8Array(await inflate(s.picture.pixels));
-      const node = section("picture", count > 1 ? "Frames" : "Picture", "Where the chosen token looks, by the chosen map: the brighter a patch, the larger its weight. Choose a token of the output, and a map of cross-attention.");
+      const node = section("picture", count > 1 ? "Frames" : "Picture", "Where the chosen token looks, by the chosen map: the stronger the colour of a patch, the larger its weight. Choose a token of the output, and a map of cross-attention.");
       const box = make("div", { className: "frames" }), canvases = [];
       for (let f = 0; f < count; f++) {
         const canvas = make("canvas", { className: "frame", width, height, title: count > 1 ? `frame ${f}` : "picture" });

@@ -12,7 +12,9 @@ from heddle.data.shards import Shards, open_prepared
 from heddle.data.sources import CorpusConfig, Document
 from heddle.decoding.generation import GenerationConfig, MultinomialSampling, generate
 from heddle.models.networks import AutoregressiveModel, Model, require
+from heddle.tasks.generation.caption import Captioner
 from heddle.tasks.generation.translate import translator
+from heddle.tasks.inputs import MediaInput, MediaInputs
 from heddle.tasks.recognition import Utterance, transcriber
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.chat import Chat, load_template
@@ -39,6 +41,8 @@ def sample_writer(data: CorpusConfig, seed: int, folder: Path) -> Callable[[Mode
 
     def write(model: Model) -> str:
         tokenizer = load_tokenizer(folder / TOKENIZER)
+        if model.reads == "images":
+            return _captions(model, tokenizer, folder, sounds())
         if model.reads != "ids":
             return _transcriptions(model, tokenizer, folder, sounds())
         if model.reads_source:
@@ -62,6 +66,14 @@ def _transcriptions(model: Model, tokenizer: Tokenizer, folder: Path, sounds: li
     task = transcriber(model, tokenizer, settings, {"beams": 2, "max_tokens": TOKENS})
     heard = [Utterance(one.origin, one.media, one.text) for one in sounds if one.media is not None]
     lines = [f"source  {one.name}\ntarget  {one.reference}\nmodel   {found.text}" for one, found in task.run(heard)]
+    return "\n\n".join(lines)
+
+
+def _captions(model: Model, tokenizer: Tokenizer, folder: Path, images: list[Document]) -> str:
+    settings = parse_json(read_text(folder / CONFIG), str(folder / CONFIG))
+    task = Captioner.of(model, tokenizer, MediaInputs.of(settings, model.reads), {"beams": 2, "max_tokens": TOKENS})
+    seen = [MediaInput(one.origin, one.media, (one.text,)) for one in images if one.media is not None]
+    lines = [f"source  {one.input.origin}\ntarget  {one.input.texts[0]}\nmodel   {one.text}" for one in task.run(seen)]
     return "\n\n".join(lines)
 
 
