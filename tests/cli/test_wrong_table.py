@@ -204,7 +204,7 @@ VERBS = {
     GENERATE + "--draft nosuch": "'nosuch'",
     GENERATE + "--batch 0": "--batch: want at least 1, got '0'",
     GENERATE + "--seconds 0": "--seconds: want above 0, got 0.0",
-    GENERATE + "--repetition 0": "--repetition: want above 0",
+    GENERATE + "--repetition 0": "--repetition: want from 0.001 to 1000",
     GENERATE + "--file two.txt": "--file: give prompts as arguments or in a file, not both",
     GENERATE + "--modle x": "no such option: --modle; did you mean '--model'?",
     "generate -m run --file nosuch.txt": "nosuch.txt: no such file",

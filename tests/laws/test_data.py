@@ -85,8 +85,8 @@ def data() -> Iterator[Corpus]:
 
 
 def test_every_kind_is_held_to_the_laws() -> None:
-    own = {"sentence_pairs", "examples", "preferences"}  # tests/data/test_sentence_pairs.py and test_examples.py,
-    # tests/objectives/test_preference.py
+    own = {"sentence_pairs", "examples", "preferences", "media", "media_examples"}  # tests/data/test_sentence_pairs.py,
+    # test_examples.py, test_media_rows.py and test_pictures.py, tests/objectives/test_preference.py
     assert {config.kind for config in CONFIGS.values()} | own == set(kinds(RowsConfig))
 
 

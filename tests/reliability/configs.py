@@ -17,7 +17,7 @@ from laws.cases import (
     tower,
 )
 
-from heddle.core import ConfigError, replace
+from heddle.core import ConfigError, find, replace
 from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig, TowerConfig, pre_norm, sandwich
 from heddle.models.presets import Preset
 from heddle.nn.attention import (
@@ -32,6 +32,7 @@ from heddle.nn.attention import (
 )
 from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, ProductKeysConfig
 from heddle.nn.convolution import DynamicConvolutionConfig, LightweightConvolutionConfig
+from heddle.nn.ends import EmbeddingConfig
 from heddle.nn.layers import FullMaskConfig, LayerNormConfig, RMSNormConfig, SlidingWindowConfig
 from heddle.nn.positions import (
     AlibiPositionConfig,
@@ -53,15 +54,15 @@ def presets() -> list[Case]:
     """Return every preset that writes, small, edits of another included."""
     found = []
     for name, named in own_presets().items():
-        if named.make.__name__ in SMALL and _reads_ids(named):
+        if named.make.__name__ in SMALL and reads_ids(named):
             made = named.make(**SMALL[named.make.__name__] | _sizes(named.option_names))
             found.append(Case(f"preset={name}", made if named.edit is None else named.edit(made)))
     return found
 
 
-def _reads_ids(named: Preset) -> bool:
-    """Tell whether a preset's sources, if it has any, are texts: a recognizer's are frames."""
-    return "features" not in named.option_names
+def reads_ids(named: Preset) -> bool:
+    """Tell whether a preset's sources, if it has any, are texts: a recognizer's are frames, a captioner's images."""
+    return all(one.reads == "ids" for one in find(named.make(), EmbeddingConfig))
 
 
 def _sizes(known: list[str]) -> dict[str, int]:
@@ -85,7 +86,7 @@ def random_case(number: int) -> Case:
 def turned_preset(draw: random.Random) -> tuple[str, Any]:
     """Return a preset with its dials turned by chance."""
     writing = {
-        name: named for name, named in own_presets().items() if named.make.__name__ in SMALL and _reads_ids(named)
+        name: named for name, named in own_presets().items() if named.make.__name__ in SMALL and reads_ids(named)
     }
     edited = draw.choice([name for name, named in writing.items() if named.edit is not None])
     name = draw.choice([edited, *(name for name, named in writing.items() if named.edit is None)])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from decoding.reference import search
 from laws.cases import SMALL, Given, loud, own_presets
+from reliability.configs import reads_ids
 from torch import Tensor
 
 from heddle.core import replace
@@ -23,7 +24,7 @@ from heddle.nn.base import Context
 
 VOCAB, LENGTH, END = 5, 6, 0
 ALL = (VOCAB - 1) ** (LENGTH - 1) * VOCAB  # candidates of the last step: no other has more
-NAMES = sorted(SMALL.keys() & own_presets().keys())
+NAMES = sorted(name for name, named in own_presets().items() if name in SMALL and reads_ids(named))
 PENALTIES = (0.0, 0.6, 1.0, -0.5, 2.0)
 
 

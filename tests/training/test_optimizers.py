@@ -60,9 +60,9 @@ def test_muon_gets_the_matrices_inside_the_stack_and_nothing_else(name: str) -> 
     given = {names[id(p)] for group in muon.param_groups for p in group["params"]}
     inside = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
     assert given == {n for n, r in roles_of(model).items() if r in inside and model.get_parameter(n).dim() == 2}
-    frames = {n for n in given if n.startswith("encoder.embedding.")}  # convolutions and a projection are no table
-    assert not any("embedding" in n or "head" in n or "norm" in n for n in given - frames)
-    assert not frames or model.reads == "frames"
+    stem = {n for n in given if n.startswith("encoder.embedding.")}  # convolutions and a projection are no table
+    assert not any("embedding" in n or "head" in n or "norm" in n for n in given - stem)
+    assert not stem or model.reads != "ids"
 
 
 def test_a_bad_step_moves_neither_weights_nor_state() -> None:

@@ -40,6 +40,7 @@ class MemoryConfig(Config):
     probes: Positive | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.search not in ("exact", "index"):
             raise ConfigError("search", want="exact or index", got=self.search)
         if self.probes is not None and self.search != "index":
