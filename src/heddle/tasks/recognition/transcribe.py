@@ -26,7 +26,7 @@ READERS: dict[str, type[SoundSource | ArraySource]] = {"sound": SoundSource, "ar
 
 
 class TranscribeOptions(TypedDict, total=False):
-    """How a sound is recognized; what is not given is as the model was trained.
+    """How a sound is recognized; both weights are 0.3 where they are not given.
 
     beams: candidates kept while searching; 1 and no language model: the best path of CTC, or greedy search.
     ctc_weight: weight of CTC against attention, of a model that has both.
