@@ -93,12 +93,12 @@ class Document:
 
     @property
     def split_digest(self) -> int:
-        """Return what places the document in a split: its group, or its content without the label or the prototype."""
+        """Return what places the document in a split: its group, its medium, or its content without the label."""
         if self.group:
             return Document(self.group, "").digest
         if self.prototype is not None:
             return Document(self.text, "", target=self.target).digest
-        if self.label is not None and self.media is not None:
+        if self.media is not None:  # so that all captions of a picture stay on one side
             return Document("", "", media=self.media).digest
         return self.digest if self.label is None else Document(self.text, "", pair=self.pair).digest
 
