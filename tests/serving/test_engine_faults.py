@@ -32,3 +32,13 @@ def test_error_where_a_prompt_joins_ends_the_guilty_request_only(stage: str, mon
                 assert handles[1].result().ids == wanted.ids
         assert engine.submit(EngineRequest(Request([5, 3]), CONFIG)).result().ids == wanted.ids
         assert engine.is_alive() and engine.load()["reading"] == 0
+
+
+def test_model_that_cannot_be_captured_steps_without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served("gpt2")
+    monkeypatch.setattr(EngineConfig, "captures_on", lambda self, device: True)
+    monkeypatch.setattr(type(model), "can_capture", lambda self: False)
+    monkeypatch.setattr("heddle.serving.slot_batch.CapturedGraph", fail)
+    with Engine(model, EngineConfig(slots=4)) as engine:
+        (wanted,) = complete(model, [Request([5, 3])], CONFIG)
+        assert engine.submit(EngineRequest(Request([5, 3]), CONFIG)).result().ids == wanted.ids
