@@ -185,7 +185,7 @@ class Engine:
         if kind == "cuda":
             with torch.inference_mode(False):  # fused weights must still serve in training
                 fuse_linears(model)
-        batch.captures = config.captures_on(kind)
+        batch.captures = config.captures_on(kind) and model.can_capture()
         if invariant:
             self.invariance = make_invariant(batch)
         if batch.captures:

@@ -152,8 +152,12 @@ class Scheduler:
         """Choose the first token of requests whose prompts are read: each is then in a slot, or has ended."""
         if logits is None:
             return
-        for job in jobs:
-            self._note_prompt(job)
+        noted = [self._guarded(job, lambda job=job: self._note_prompt(job)) for job in jobs]  # type: ignore[misc]
+        if not all(noted):  # those whose prompts could not be noted have ended
+            kept = [number for number, one in enumerate(noted) if one]
+            jobs, logits = [jobs[number] for number in kept], logits[kept]
+        if not jobs:
+            return
         rows = [job.row for job in jobs if job.row is not None]
         try:
             outputs = advance_rows(logits, rows)
@@ -162,7 +166,7 @@ class Scheduler:
                 self._begin_alone(job, logits[number : number + 1])
             return
         for job, output in zip(jobs, outputs, strict=True):
-            self._join(job, output)
+            self._guarded(job, lambda job=job, output=output: self._join(job, output))  # type: ignore[misc]
 
     def _begin_alone(self, job: Job, logits: Logits) -> None:
         """Choose the first token of one request by itself after an error of several."""
@@ -170,7 +174,8 @@ class Scheduler:
         assert row is not None
         self._guarded(job, lambda: self._join(job, advance_rows(logits, [row])[0]))
 
-    def _note_prompt(self, job: Job) -> None:
+    def _note_prompt(self, job: Job) -> bool:
+        """Tell the handle about its prompt."""
         reader = job.reader
         assert reader is not None
         job.handle.cached_tokens = reader.cached
@@ -178,6 +183,7 @@ class Scheduler:
         self.counters.cached_tokens += reader.cached
         if job.request.prompt_logprobs is not None:
             job.handle.prompt_logprobs = _prompt_logprobs(reader, job.request.prompt_logprobs)
+        return True
 
     def _join(self, job: Job, output: StepOutput | Exception) -> None:
         """Copy a prompt that is read into the first free slot, unless its request has ended."""
