@@ -18,6 +18,7 @@ from heddle.decoding.knn import search as searching
 from heddle.decoding.runtime import CaptureMode
 from heddle.decoding.scoring import ScoringWindows, hidden_sliding_window, nll_sliding_window
 from heddle.models.networks import LanguageModel
+from heddle.text.tokenizers import CharacterTokenizer
 
 VOCAB = 40
 WINDOWS = ScoringWindows(length=16, stride=8)
@@ -202,6 +203,16 @@ def test_an_interrupted_build_continues_to_the_same_bytes(after: int, tmp_path: 
     again = built(broken, model)
     assert (again.keys == whole.keys).all() and (again.values == whole.values).all()
     assert again.record == whole.record
+
+
+@pytest.mark.parametrize("name", ["first", "mixtral-8x7b"])  # tied, and with a head of its own
+def test_a_model_with_a_memory_is_not_saved(name: str, tmp_path: Path) -> None:
+    model = small(name)
+    both = mixed(model, built(tmp_path / "m", model))
+    lm = heddle.LM(both, CharacterTokenizer().train(["ab"]))
+    with pytest.raises(UsageError, match="save: want a model without a memory"):
+        lm.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ class KnnHead(Head):
     single_softmax = False
     compilable = False
     capturable = False
+    in_checkpoints = False
 
     def __init__(self, head: Head, datastore: Datastore, search: NeighbourSearch, config: KnnConfig) -> None:
         super().__init__()
