@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 
 import heddle
 from heddle.core import ConfigError, DamageError, DataError, HeddleError, UsageError
+from heddle.core.system import lock_folder
 from heddle.decoding import generation_config, knn
 from heddle.decoding.generation import generate
+from heddle.decoding.knn import build as building
 from heddle.decoding.knn import search as searching
 from heddle.decoding.runtime import CaptureMode
 from heddle.decoding.scoring import ScoringWindows, hidden_sliding_window, nll_sliding_window
@@ -256,6 +259,20 @@ def test_a_finished_or_a_foreign_folder_is_not_overwritten(tmp_path: Path) -> No
         built(tmp_path / "other", small())
     with pytest.raises(DataError, match="want one token of text or more"):
         knn.build_datastore(small(), [], tmp_path / "none", options())
+
+
+def test_what_another_process_finished_before_the_lock_is_not_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finished_first(folder: Path, wait: bool) -> AbstractContextManager[bool]:
+        monkeypatch.setattr(building, "lock_folder", lock_folder)
+        built(folder, small())
+        return lock_folder(folder, wait)
+
+    monkeypatch.setattr(building, "lock_folder", finished_first)
+    with pytest.raises(UsageError, match="holds a finished datastore"):
+        built(tmp_path / "m", small())
+    assert len(knn.open_datastore(tmp_path / "m")) == sum(map(len, texts()))
 
 
 def test_damage_is_found(tmp_path: Path) -> None:
