@@ -341,6 +341,13 @@ def test_an_index_finds_what_its_recall_says(tmp_path: Path) -> None:
 
 
 @needs_faiss
+@pytest.mark.parametrize("entries", [1, 3, 10])
+def test_an_index_of_few_keys_has_no_more_lists_than_keys(entries: int, tmp_path: Path) -> None:
+    store = built(tmp_path / "m", small(), most=entries)
+    assert knn.build_index(store).factory == f"IVF{min(entries, 4 * int(entries**0.5))},Flat"
+
+
+@needs_faiss
 def test_an_index_that_is_damaged_or_of_other_keys_is_refused(tmp_path: Path) -> None:
     store = built(tmp_path / "m", small())
     with pytest.raises(UsageError, match="has no index"):
