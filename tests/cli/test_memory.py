@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from cli.runs import save_run
 
 import heddle
@@ -120,7 +121,14 @@ def test_another_model_or_tokenizer_is_refused(place: Path, capsys: pytest.Captu
     from cli.runs import config
 
     save_run(place / "wide", config(width=32))
+    like = heddle.load("run")
+    with torch.no_grad():
+        next(like.model.parameters()).add_(0.1)
+    like.save(place / "like")
     assert "was built by another model" in failed(capsys, "generate", "x", "-m", "wide", "--memory", "memory")
+    for name in ("wide", "like"):
+        error = failed(capsys, "memory", "tune", "memory", "held.txt", "-m", name)
+        assert "was built by another model" in error and error.count("\n") == 1, error
     lm = heddle.load("run")
     other = heddle.LM(lm.model, heddle.load("run").tokenizer)
     assert other.with_memory("memory").generate("x", max_tokens=2)

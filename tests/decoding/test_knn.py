@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,15 @@ from numpy.typing import NDArray
 
 import heddle
 from heddle.core import ConfigError, DamageError, DataError, HeddleError, UsageError
+from heddle.core.system import lock_folder
 from heddle.decoding import generation_config, knn
 from heddle.decoding.generation import generate
+from heddle.decoding.knn import build as building
 from heddle.decoding.knn import search as searching
 from heddle.decoding.runtime import CaptureMode
 from heddle.decoding.scoring import ScoringWindows, hidden_sliding_window, nll_sliding_window
 from heddle.models.networks import LanguageModel
+from heddle.text.tokenizers import CharacterTokenizer
 
 VOCAB = 40
 WINDOWS = ScoringWindows(length=16, stride=8)
@@ -204,6 +208,16 @@ def test_an_interrupted_build_continues_to_the_same_bytes(after: int, tmp_path: 
     assert again.record == whole.record
 
 
+@pytest.mark.parametrize("name", ["first", "mixtral-8x7b"])  # tied, and with a head of its own
+def test_a_model_with_a_memory_is_not_saved(name: str, tmp_path: Path) -> None:
+    model = small(name)
+    both = mixed(model, built(tmp_path / "m", model))
+    lm = heddle.LM(both, CharacterTokenizer().train(["ab"]))
+    with pytest.raises(UsageError, match="save: want a model without a memory"):
+        lm.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -245,6 +259,20 @@ def test_a_finished_or_a_foreign_folder_is_not_overwritten(tmp_path: Path) -> No
         built(tmp_path / "other", small())
     with pytest.raises(DataError, match="want one token of text or more"):
         knn.build_datastore(small(), [], tmp_path / "none", options())
+
+
+def test_what_another_process_finished_before_the_lock_is_not_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finished_first(folder: Path, wait: bool) -> AbstractContextManager[bool]:
+        monkeypatch.setattr(building, "lock_folder", lock_folder)
+        built(folder, small())
+        return lock_folder(folder, wait)
+
+    monkeypatch.setattr(building, "lock_folder", finished_first)
+    with pytest.raises(UsageError, match="holds a finished datastore"):
+        built(tmp_path / "m", small())
+    assert len(knn.open_datastore(tmp_path / "m")) == sum(map(len, texts()))
 
 
 def test_damage_is_found(tmp_path: Path) -> None:
@@ -310,6 +338,13 @@ def test_an_index_finds_what_its_recall_says(tmp_path: Path) -> None:
     assert torch.isfinite(torch.cat(list(nll_sliding_window(both, texts(), WINDOWS, 0)))).all()
     with pytest.raises(ConfigError, match="factory: want an index that Faiss can train"):
         knn.build_index(store, knn.KnnIndexConfig(factory="nonsense"))
+
+
+@needs_faiss
+@pytest.mark.parametrize("entries", [1, 3, 10])
+def test_an_index_of_few_keys_has_no_more_lists_than_keys(entries: int, tmp_path: Path) -> None:
+    store = built(tmp_path / "m", small(), most=entries)
+    assert knn.build_index(store).factory == f"IVF{min(entries, 4 * int(entries**0.5))},Flat"
 
 
 @needs_faiss

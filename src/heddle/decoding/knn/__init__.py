@@ -3,5 +3,5 @@
 from heddle.decoding.knn.approximate import IndexSearch, KnnIndexConfig, build_index, open_index
 from heddle.decoding.knn.build import BuildOptions, build_datastore
 from heddle.decoding.knn.datastore import Datastore, DatastoreRecord, check_precision, open_datastore, weights_hash
-from heddle.decoding.knn.head import KnnConfig, KnnHead, neighbour_weights, with_knn
+from heddle.decoding.knn.head import KnnConfig, KnnHead, check_model, neighbour_weights, with_knn
 from heddle.decoding.knn.search import ExactSearch, Neighbours, NeighbourSearch

@@ -69,7 +69,7 @@ def build_index(datastore: Datastore, config: KnnIndexConfig | None = None) -> I
     """Build an index of a datastore's keys beside it, and measure its recall."""
     config = KnnIndexConfig() if config is None else config
     faiss, entries = _faiss(), len(datastore)
-    name = f"IVF{max(1, 4 * math.isqrt(entries))},Flat" if config.factory is None else config.factory
+    name = f"IVF{min(4 * math.isqrt(entries), entries)},Flat" if config.factory is None else config.factory
     index = _new_index(faiss, datastore, name)
     for start in range(0, entries, ADDED):
         index.add(_keys(datastore, slice(start, start + ADDED)))

@@ -81,6 +81,7 @@ def build_datastore(
     with lock_folder(folder, wait=False) as free:
         if not free:
             raise UsageError(f"{folder}: another process is building there")
+        _check_free(folder)  # again, for another process may have finished before the lock was ours
         with _Builder.start(model, folder, options) as builder:
             builder.run(model, _limited(documents, options.most))
             builder.finish()

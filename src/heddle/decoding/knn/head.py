@@ -46,6 +46,7 @@ class KnnHead(Head):
     single_softmax = False
     compilable = False
     capturable = False
+    in_checkpoints = False
 
     def __init__(self, head: Head, datastore: Datastore, search: NeighbourSearch, config: KnnConfig) -> None:
         super().__init__()
@@ -94,14 +95,15 @@ def neighbour_weights(near: Neighbours, temperature: float) -> Float[Tensor, "qu
 
 def with_knn(model: LanguageModel, datastore: Datastore, search: NeighbourSearch, config: KnnConfig) -> LanguageModel:
     """Return a model with the same weights whose head mixes in the neighbours; the given one stays as it is."""
-    _check_model(model, datastore)
+    check_model(model, datastore)
     made = copy.copy(model)
     made._modules = dict(model._modules)
     made.head = KnnHead(model.head, datastore, search, config)
     return made
 
 
-def _check_model(model: LanguageModel, datastore: Datastore) -> None:
+def check_model(model: LanguageModel, datastore: Datastore) -> None:
+    """Refuse a datastore of another model, and a second memory."""
     if isinstance(model.head, KnnHead):
         raise UsageError("memory: the model has one already; want one memory for a model")
     record = datastore.record

@@ -211,6 +211,8 @@ class Model(Module, ABC):
     def weights(self) -> dict[str, Tensor]:
         """Return every weight by name, a tied matrix once, as a checkpoint holds them."""
         refuse_quantized(self)
+        if not all(module.in_checkpoints for module in self.modules() if isinstance(module, Module)):
+            raise UsageError("save: want a model without a memory, which is a folder of its own; got one with a memory")
         return {name: p.detach() for name, p in self.named_parameters()}
 
     def trainable(self) -> dict[str, nn.Parameter]:

@@ -52,6 +52,7 @@ class Module(nn.Module):
     slot: str = ""  # of a branch: mixer, cross or channel, for initializers that treat them differently
     compilable: bool = True  # False: torch.compile is not known to help, or would unroll a loop over time
     capturable: bool = True  # False: it asks the host for something, so that no CUDA graph of it can be replayed
+    in_checkpoints: bool = True  # False: it is no part of what a config builds, so that a model with it is not saved
     repeats: int = 1  # how often a token passes what is inside: a loop has several turns
     max_length: int | None = None  # the most positions it supports; None: any number
     pooling_factor: int = 1  # by what factor rows are shorter after it

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heddle.core import Config, Count, DataError, Positive, bounded_exp, settings
 from heddle.data.shards import Shards
-from heddle.decoding.knn import ExactSearch, KnnConfig, Neighbours, neighbour_weights
+from heddle.decoding.knn import ExactSearch, KnnConfig, Neighbours, check_model, neighbour_weights
 from heddle.decoding.runtime import device_of
 from heddle.decoding.scoring import scoring_windows
 from heddle.models.networks import LanguageModel
@@ -60,6 +60,7 @@ def tune_memory(
     """Return the combination of lowest loss on texts, which should be neither trained nor tested on."""
     grid = MemoryGrid() if grid is None else grid
     datastore = open_memory(tokenizer, folder)
+    check_model(model, datastore)
     values = torch.from_numpy(datastore.values)
     losses = _GridLosses.of(grid, datastore.record.spread or 1.0)
     search, deepest = ExactSearch(datastore.keys, device_of(model)), max(grid.counts)
