@@ -215,8 +215,10 @@ class AudioVisualSource(VideoFiles):
         return [*super().parts(path), self._beside(path)]
 
     def open(self, path: Path, start: float, length: float | None) -> Media:
-        sound = sound_media(self._beside(path), self.sample_rate, longest=self.longest / self.frame_rate + 1)
-        return audio_visual_media(self.video(path, start, length), sound, self.frame_rate)
+        rate, most = self.frame_rate, self.longest / self.frame_rate + 1
+        seconds = None if length is None else length / rate
+        sound = sound_media(self._beside(path), self.sample_rate, start / rate, seconds, most)
+        return audio_visual_media(self.video(path, start, length), sound, rate)
 
     def _beside(self, path: Path) -> Path:
         return path.parent / f"{path.name if path.is_dir() else path.stem}{self.sound}"
