@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from heddle.data.media import AudioVisualConfig
 from heddle.data.pictures import AudioVisualSource, ImageSource
 from heddle.data.sources import DocumentCounter
+from heddle.tasks.inputs import MediaInputs
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -47,3 +49,9 @@ def test_the_sound_of_a_part_of_a_video_is_that_of_its_frames(tmp_path: Path) ->
         array = document.media.decode()
         np.testing.assert_array_equal(array[:, 0], frames)
         np.testing.assert_array_equal(array[:, 64:].copy().view("<i2"), np.repeat([[*frames]], 640, 0).T)
+
+
+def test_parts_of_one_video_with_its_sound_are_several_inputs(tmp_path: Path) -> None:
+    source = parts_of_speech(tmp_path)
+    found = MediaInputs(source, AudioVisualConfig(size=(8, 8), channels=1)).find([source.path])
+    assert [one.key[1:] for one in found] == [(0, 4), (4, 5), (7, None)]

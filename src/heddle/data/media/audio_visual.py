@@ -50,7 +50,7 @@ def samples_per_frame(rate: int, frame_rate: float) -> int:
 def audio_visual_media(video: VideoMedia, sound: SoundMedia, frame_rate: float) -> AudioVisualMedia:
     """Return a video with its sound, in one array."""
     format = MediaFormat(medium="audio_visual", dtype="uint8", sample_rate=sound.format.sample_rate)
-    return AudioVisualMedia(video.path, format, video=video, sound=sound, frame_rate=frame_rate)
+    return AudioVisualMedia(video.path, format, video.start, video.length, video, sound, frame_rate)
 
 
 @part("audio_visual")
