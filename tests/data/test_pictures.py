@@ -90,6 +90,17 @@ def test_a_photograph_stands_upright(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_image(tmp_path / "a.png", SMALL), gradient()[::-1, ::-1])
 
 
+@pytest.mark.parametrize("cut", range(8, 40, 2))
+def test_damaged_exif_is_ignored_without_a_warning(tmp_path: Path, cut: int, recwarn: pytest.WarningsRecorder) -> None:
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 3, "words that stand elsewhere"
+    saved(tmp_path / "plain.jpg", gradient())
+    saved(tmp_path / "damaged.jpg", gradient(), exif=exif.tobytes()[:cut])
+    found, plain = (read_image(tmp_path / f"{name}.jpg", SMALL) for name in ("damaged", "plain"))
+    assert np.array_equal(found, plain) or np.array_equal(found, plain[::-1, ::-1])
+    assert not recwarn.list
+
+
 def test_another_shape_is_squeezed_cropped_or_padded(tmp_path: Path) -> None:
     wide = np.zeros((8, 16, 3), np.uint8)
     wide[:, 4:12] = 200  # what is in the middle

@@ -1,9 +1,10 @@
 """Images: PNG, JPEG, GIF, WebP and BMP as pixels of one size, by Pillow; bombs are refused before they are decoded."""
 
 import io
+import struct
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -21,6 +22,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 MOST_PIXELS = 25_000_000  # of a picture before it is made smaller; a larger one would fill the memory
 MOST_BYTES = 1 << 28  # of a file
+EXIF_FAULTS = (struct.error, OSError, SyntaxError, ValueError, LookupError, ArithmeticError, TypeError, EOFError)
 Fit = Literal["squeeze", "crop", "pad"]
 Channels = Literal[1, 3]
 Pixels = NDArray[np.uint8]
@@ -90,6 +92,7 @@ def opened(raw: bytes) -> "Iterator[Picture]":
     Image = _pillow()
     # Pillow warns of large pictures, which are refused in a line of our own
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")  # of damaged EXIF, which is left out
     with Image.open(io.BytesIO(raw), formats=FORMATS) as picture:
         yield picture
 
@@ -128,7 +131,9 @@ def to_pixels(picture: "Picture", size: PictureSize) -> Pixels:
     """Return the pixels of an opened picture at a size, upright, on white where it is transparent."""
     from PIL import ImageOps
 
-    ImageOps.exif_transpose(picture, in_place=True)
+    picture.load()  # what is wrong with the pixels is told before EXIF is read
+    with suppress(*EXIF_FAULTS):
+        ImageOps.exif_transpose(picture, in_place=True)
     whole, mode = _opaque(picture), "RGB" if size.channels == 3 else "L"
     whole = whole if whole.mode == mode else whole.convert(mode)
     shaped = FITS[size.fit](whole, (size.columns, size.rows))
