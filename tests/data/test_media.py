@@ -1,5 +1,6 @@
 """Media: samples as they were written, spectra as an independent reference has them, and faults by a named reason."""
 
+import contextlib
 import struct
 from pathlib import Path
 
@@ -160,6 +161,16 @@ def test_a_bad_sound_has_a_named_reason(tmp_path: Path, name: str) -> None:
     with pytest.raises(MediaFault) as caught:
         sound_media(path, 16_000).decode()
     assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("size", [3, 18, 4000, 0x7FFFFFFF, 0xFFFFFFFF])
+@pytest.mark.parametrize("place", [4, 16, 36, 44])
+def test_a_damaged_size_of_a_chunk_is_bad_media(tmp_path: Path, place: int, size: int) -> None:
+    raw = bytearray(header(100)[:36] + b"LIST" + struct.pack("<I", 4) + b"abcd" + header(100)[36:] + bytes(200))
+    raw[place : place + 4] = struct.pack("<I", size)
+    (tmp_path / "bad.wav").write_bytes(raw)
+    with contextlib.suppress(MediaFault, MissingExtra):  # and nothing else
+        assert len(sound_media(tmp_path / "bad.wav", 16_000).decode()) <= 100
 
 
 @pytest.mark.parametrize(

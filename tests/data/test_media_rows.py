@@ -126,7 +126,12 @@ def test_manifests_name_files_speakers_parts_and_splits(tmp_path: Path) -> None:
     assert corpus.sources == (SoundSource(path=str(lines)),) and corpus.medium == "sound"
     counter = DocumentCounter()
     found = list(replace(corpus.sources[0], split="train").documents(counter))
-    assert [(one.text, one.group) for one in found] == [("ab", "x"), ("cd", "y"), ("none", ""), ("beyond", "")]
+    assert [(one.text, one.group) for one in found] == [
+        ("ab", "x"),
+        ("cd", "y"),
+        ("none", "gone.wav 0 None"),
+        ("beyond", "long.wav 100 None"),
+    ]
     assert {str(k): v for k, v in counter.skipped.items()} == {"no_text": 1, "missing_field": 1, "bad_json": 1}
     assert len({one.digest for one in found}) == 4
     assert [len(one.media.decode()) for one in found[:2]] == [4800, 3200]

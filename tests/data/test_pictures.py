@@ -166,6 +166,16 @@ def test_frames_come_in_their_order(tmp_path: Path, ending: str) -> None:
     assert fault.value.reason == "too_long"
 
 
+@pytest.mark.parametrize("ending", MAKERS, ids=lambda ending: ending or "folder")
+def test_a_part_past_the_end_is_refused(tmp_path: Path, ending: str) -> None:
+    path = MAKERS[ending](tmp_path / f"clip{ending}")
+    count = 12 if path.is_dir() else 4
+    assert len(video_media(path, SMALL, (1, count - 1), 2, 64).decode()) == count // 2
+    with pytest.raises(MediaFault, match=f"want frames 1 on, for {count}; it ends before") as fault:
+        video_media(path, SMALL, (1, count), 1, 64).decode()
+    assert fault.value.reason == "bad_media"
+
+
 def test_colours_of_an_array_are_kept(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.stack([gradient(), gradient()[::-1]]))
     found = video_media(tmp_path / "a.npy", SMALL, (0, None), 1, 9).decode()

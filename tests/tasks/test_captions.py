@@ -105,6 +105,21 @@ def test_classes_of_images_are_told(work: Path, monkeypatch: pytest.MonkeyPatch)
     assert lm.classify(lines[0]["path"]).plain()["label"] == lines[0]["label"]
 
 
+def test_a_manifest_grades_by_its_labels_and_lacks_none(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(work)
+    lines = heard("classify", "shapes", "-m", "classify_images")
+    rows = [json.dumps({"path": line["path"], "text": line["label"]}) for line in lines]
+    Path("right.jsonl").write_text("\n".join(rows))
+    assert heard("classify", "shapes", "-m", "classify_images", "--reference", "right.jsonl")[-1]["accuracy"] == 1
+    Path("right.jsonl").write_text("\n".join(rows[1:]))
+    for reference in ("right.jsonl", "shapes/ring"):
+        assert main(["classify", "shapes", "-m", "classify_images", "--reference", reference]) != 0
+        told = capsys.readouterr().err.strip().splitlines()[-1]
+        assert f"{reference}: want a label for each file that was read, found none for " in told
+
+
 def test_speech_in_video_is_transcribed(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     lines = heard(

@@ -26,6 +26,7 @@ from heddle.cli.terminal import note
 if TYPE_CHECKING:
     from heddle.lm import LM
     from heddle.tasks.few_shot import FewShot
+    from heddle.tasks.inputs import MediaInput, MediaInputs
     from heddle.tasks.labelling import ClassifiedText
 
 
@@ -104,10 +105,23 @@ def _classify_media(file: str, chosen: tuple[str | None, str, str, bool], refere
         else:
             write_record({"path": one.input.origin, **one.found.plain()})
     if reference is not None:
-        gold = {one.key: one.media.path.parent.name for one in inputs.find([reference])}
-        good = [one for one in results if one.found is not None]
-        write_record(_grades([one.found for one in good if one.found], [(gold[one.input.key],) for one in good]))
+        good = [(one.found, one.input) for one in results if one.found is not None]
+        gold = _media_labels(inputs, reference, [one for _, one in good])
+        write_record(_grades([found for found, _ in good], gold))
     return int(any(one.found is None for one in results))
+
+
+def _media_labels(inputs: "MediaInputs", reference: Path, several: "list[MediaInput]") -> list[tuple[str, ...]]:
+    """Return the right labels: of a manifest its texts, else the names of folders; refuse one that lacks some."""
+    from heddle.core import DataError
+
+    named = _means_media(str(reference))
+    found = inputs.find([reference])
+    gold = {one.key: (one.media.path.parent.name,) if named else tuple(dict.fromkeys(one.texts)) for one in found}
+    missing = next((one.origin for one in several if not gold.get(one.key)), None)
+    if missing is not None:
+        raise DataError(f"{reference}: want a label for each file that was read, found none for {missing}")
+    return [gold[one.key] for one in several]
 
 
 def _task(lm: "LM", prompting: "FewShot | None") -> "Callable[[list[TextInput]], Sequence[ClassifiedText]]":

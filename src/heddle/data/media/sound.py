@@ -83,7 +83,7 @@ def _is_plain_wav(path: Path) -> bool:
     try:
         with wave.open(str(path), "rb") as opened:
             return opened.getsampwidth() in (1, 2, 3, 4)
-    except (wave.Error, EOFError):
+    except (wave.Error, EOFError, RuntimeError):  # a bare RuntimeError: a chunk whose size is damaged
         return False
 
 
@@ -95,8 +95,8 @@ def _read_plain_wav(path: Path, start: float, length: float | None, longest: flo
             first, count = _check(rate, channels, frames, (start, length), longest)
             file.setpos(min(first, file.getnframes()))
             raw = file.readframes(count)
-    except (wave.Error, EOFError) as error:
-        raise MediaFault("bad_media", str(error)) from None
+    except (wave.Error, EOFError, RuntimeError) as error:
+        raise MediaFault("bad_media", str(error) or "a chunk of another size than it says") from None
     whole = raw[: len(raw) // (size * channels) * size * channels]
     return _scaled(whole, size).reshape(-1, channels), rate
 

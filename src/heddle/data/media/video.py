@@ -58,13 +58,18 @@ class VideoMedia(Media):
             frames.append(frame)
         if not frames:
             raise MediaFault("empty")
+        if self.length is not None and len(frames) < len(range(int(self.start), self._stop or 0, self.every)):
+            raise MediaFault("bad_media", f"want frames {self.start:g} on, for {self.length:g}; it ends before")
         return np.stack(frames)
+
+    @property
+    def _stop(self) -> int | None:
+        return None if self.length is None else int(self.start + self.length)
 
     def _chosen(self) -> Iterator[Pixels]:
         """Yield the frames one by one, so that what is too long is not read to its end."""
         ending = self.path.suffix.lower()
-        stop = None if self.length is None else int(self.start + self.length)
-        part = slice(int(self.start), stop, self.every)
+        part = slice(int(self.start), self._stop, self.every)
         if self.path.is_dir():
             return (read_image(path, self.size) for path in frame_files(self.path)[part])
         if ending in FRAME_ARRAYS:

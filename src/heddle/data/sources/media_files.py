@@ -181,6 +181,9 @@ class MediaSource(SourceConfig):
         start, length = (_number(cells.get(column), origin, column) for column in (names.start, names.length))
         group = str(cells.get(names.speaker) or "")
         path = manifest.parent / Path(name).expanduser()
+        if not group and not self.labelled:  # all captions of a picture stay on one side of a split
+            shown = printable_path(Path(os.path.relpath(path, manifest.parent)))
+            group = f"{shown} {start or 0.0:g} {length}"
         return MediaEntry(origin, path, text, group, start or 0.0, length)
 
 

@@ -81,18 +81,22 @@ class CtcConfig(_FrameObjective):
         if batch.source is None:
             raise ConfigError("rows.kind", want="media, because the objective is CTC", got="another kind")
         vectors, real = model.token_vectors(batch.source, batch.source_lengths)
-        return self.frame_loss(model, vectors, None if real is None else real.sum(1), batch)
+        frames = self.frame_loss(model, vectors, None if real is None else real.sum(1), batch)
+        found = replace_metrics(add_auxiliary_losses(model, frames.total, batch), **frames.metrics)
+        return found if frames.predictions is None else with_predictions(found, frames.predictions)
 
     def frame_loss(self, model: Model, vectors: Stream, lengths: Lengths | None, batch: Batch) -> Loss:
-        """Return the loss of a batch from the vectors of its frames; in validation, with the edits of best paths."""
+        """Return the loss of the frames alone, from their vectors; in validation, with the edits of best paths."""
         output, labels = ctc_output(model, self.output), labels_of(batch)
         scores = output.scores(vectors, Context())
         losses = output.score_nll(scores, labels, lengths=lengths)
         counted = (batch.weights > 0).any(1)
-        found = add_auxiliary_losses(model, (losses * counted).sum(), batch)
         most = torch.full_like(labels[:, 0], scores.shape[1]) if lengths is None else lengths
-        found = replace_metrics(found, too_few_frames=((needed_frames(labels) > most) & counted).sum().float())
-        return found if model.training else with_predictions(found, _edits(scores, most, labels, output.blank))
+        few = (needed_frames(labels) > most) & counted
+        found = Loss((losses * counted).sum(), {"too_few_frames": few.sum().float()})
+        if model.training:
+            return found
+        return with_predictions(found, _edits(scores, most, labels, output.blank) * counted[:, None])
 
 
 @part("ctc_attention")
