@@ -1,5 +1,6 @@
 """Engine faults: errors where a prompt becomes a slot end their request alone, and no future is left waiting."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -42,3 +43,35 @@ def test_model_that_cannot_be_captured_steps_without_graphs(monkeypatch: pytest.
     with Engine(model, EngineConfig(slots=4)) as engine:
         (wanted,) = complete(model, [Request([5, 3])], CONFIG)
         assert engine.submit(EngineRequest(Request([5, 3]), CONFIG)).result().ids == wanted.ids
+
+
+def test_calls_are_told_that_the_engine_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, begun, go = Engine(served("gpt2"), EngineConfig(slots=2)), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        go.wait(30)
+        monkeypatch.setattr("heddle.serving.scheduler.Scheduler.turn", fail)
+
+    first = engine.run(hold)
+    assert begun.wait(30)
+    later = [engine.run(int) for _ in range(3)]
+    go.set()
+    assert first.result(30) is None
+    for future in later:
+        with pytest.raises(HeddleError, match="engine: stopped by RuntimeError"):
+            future.result(30)
+    engine.close()
+
+
+def test_calls_taken_in_the_same_turn_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, begun, go = Engine(served("gpt2"), EngineConfig(slots=2)), threading.Event(), threading.Event()
+    engine.run(lambda: (begun.set(), go.wait(30)))
+    assert begun.wait(30)
+    breaking = engine.run(lambda: monkeypatch.setattr("heddle.serving.scheduler.Scheduler.turn", fail))
+    later = engine.run(int)
+    go.set()
+    assert breaking.result(30) is None
+    with pytest.raises(HeddleError, match="engine: stopped by RuntimeError"):
+        later.result(30)
+    engine.close()

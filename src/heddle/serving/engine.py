@@ -199,10 +199,12 @@ class Engine:
             if not self._admit(scheduler):
                 break
             with self._wake:
-                tasks, self._tasks = self._tasks, []
+                tasks = len(self._tasks)  # each waits there until it is called, so that it is told if the engine dies
             worked = scheduler.turn()
             with shared_thread(partial(self._between_pieces, scheduler)):
-                for function, future in tasks:
+                for _ in range(tasks):
+                    with self._wake:
+                        function, future = self._tasks.pop(0)
                     _run_task(function, future)
                     scheduler.turn()
             if not worked and not tasks and not self._wait():
@@ -264,8 +266,10 @@ def _run_task(function: Callable[[], Any], future: "Future[Any]") -> None:
         return
     try:
         future.set_result(function())
-    except Exception as error:
+    except BaseException as error:
         future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
 
 
 def _internal(error: BaseException) -> HeddleError:
