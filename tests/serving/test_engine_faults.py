@@ -4,13 +4,16 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 from serving.models import served
 
 from heddle.core import HeddleError
 from heddle.decoding import generation_config
 from heddle.decoding.generation import complete
 from heddle.decoding.runtime import Request
+from heddle.nn.state import FullKVCacheConfig
 from heddle.serving import Engine, EngineConfig, EngineRequest
+from heddle.serving.slot_batch import BatchSize, SlotBatch
 
 CONFIG = generation_config({"max_tokens": 6})
 
@@ -75,3 +78,10 @@ def test_calls_taken_in_the_same_turn_are_told_too(monkeypatch: pytest.MonkeyPat
     with pytest.raises(HeddleError, match="engine: stopped by RuntimeError"):
         later.result(30)
     engine.close()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("slots", [1, 6, 1024, 1100])
+def test_steps_may_have_as_many_rows_as_there_are_slots(slots: int) -> None:
+    batch = SlotBatch(served("gpt2"), BatchSize(slots, 16, 0, 16), FullKVCacheConfig(), 0)
+    assert batch.rows_for(slots) == max(batch.row_counts) == slots
