@@ -1,5 +1,6 @@
 """Engine faults: errors where a prompt becomes a slot end their request alone, and no future is left waiting."""
 
+import copy
 import threading
 from typing import Any
 
@@ -11,6 +12,8 @@ from heddle.core import HeddleError
 from heddle.decoding import generation_config
 from heddle.decoding.generation import complete
 from heddle.decoding.runtime import Request
+from heddle.nn.quantization import prepack_linears
+from heddle.nn.quantization.prepacked_linear import PrepackedLinear, _can_prepack
 from heddle.nn.state import FullKVCacheConfig
 from heddle.serving import Engine, EngineConfig, EngineRequest
 from heddle.serving.slot_batch import BatchSize, SlotBatch
@@ -85,3 +88,13 @@ def test_calls_taken_in_the_same_turn_are_told_too(monkeypatch: pytest.MonkeyPat
 def test_steps_may_have_as_many_rows_as_there_are_slots(slots: int) -> None:
     batch = SlotBatch(served("gpt2"), BatchSize(slots, 16, 0, 16), FullKVCacheConfig(), 0)
     assert batch.rows_for(slots) == max(batch.row_counts) == slots
+
+
+def test_closed_engine_leaves_no_copies_that_it_made() -> None:
+    model = copy.deepcopy(served("gpt2"))
+    with Engine(model, EngineConfig(slots=2)):
+        assert not _can_prepack() or prepack_linears(model) == 0
+    assert not any(isinstance(module, PrepackedLinear) for module in model.modules())
+    made = prepack_linears(model)
+    Engine(model, EngineConfig(slots=2)).close()
+    assert sum(isinstance(module, PrepackedLinear) for module in model.modules()) == made
