@@ -8,7 +8,8 @@ Every node needs the models under the same paths. Keys come from HEDDLE_API_KEY 
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from fastapi import FastAPI
 from ray import cloudpickle, serve
@@ -22,12 +23,14 @@ from heddle.serving import Address, EngineConfig
 ARGUMENTS = {  # with what stands for each if it is left out
     "models": "",  # NAME=MODEL, with commas between them
     "replicas": "1",
-    "slots": "16",  # of each replica
-    "waiting": "128",
-    "device": "auto",  # each replica takes a GPU for cuda
+    "slots": str(EngineConfig.slots),  # of each replica
+    "waiting": str(EngineConfig.waiting),
+    "max_wait": "120",  # seconds, as of heddle serve
+    "device": "auto",  # each replica asks Ray for a GPU for cuda alone: say so on a cluster with GPUs
     "host": "127.0.0.1",  # where Ray's proxy listens; another than loopback needs a key
     "allowed_hosts": "",  # names in the Host header, with commas between them
 }
+N = TypeVar("N", int, float)
 KEY = "HEDDLE_API_KEY"
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that other nodes need not have this file
 
@@ -42,26 +45,38 @@ def build(arguments: Mapping[str, object]) -> Application:
     models = {name: path for name, _, path in named}
     if not all(name and path for name, path in models.items()):
         raise UsageError(f"models: want NAME=MODEL,..., got {words['models'] or 'none'}")
-    slots, waiting = int(words["slots"]), int(words["waiting"])
+    if len(models) < len(named):
+        raise UsageError(f"models: want each name once, got {words['models']}")
+    slots, waiting, replicas = (_number(words, name, int) for name in ("slots", "waiting", "replicas"))
+    if replicas < 1:
+        raise UsageError(f"replicas: want at least 1, got {replicas}")
+    config = EngineConfig(slots=slots, waiting=waiting, max_wait=_number(words, "max_wait", float))
 
     def app() -> FastAPI:
         """Load the models in a replica."""
         names = tuple(filter(None, words["allowed_hosts"].split(",")))
         keys = tuple(filter(None, [os.environ.get(KEY)]))
         lms = {name: heddle.load(path, device=words["device"]) for name, path in models.items()}
-        config = EngineConfig(slots=slots, waiting=waiting)
         return serve_app(lms, config, Address(words["host"], keys=keys, hosts=names))
 
     replica = serve.ingress(app)(Replica)
     deployment = serve.deployment(
         replica,
         name="heddle",
-        num_replicas=int(words["replicas"]),
+        num_replicas=replicas,
         max_ongoing_requests=2 * (slots + waiting),  # more than the engine takes, so that its 429 is what clients see
-        ray_actor_options={"num_cpus": 1, "num_gpus": int(words["device"] == "cuda")},
+        ray_actor_options={"num_cpus": 1, "num_gpus": int(words["device"].partition(":")[0] == "cuda")},
         graceful_shutdown_timeout_s=40,
     )
     return deployment.bind()
+
+
+def _number(words: Mapping[str, str], name: str, kind: Callable[[str], N]) -> N:
+    """Return an argument that is a number."""
+    try:
+        return kind(words[name])
+    except ValueError:
+        raise UsageError(f"{name}: want a number, got {words[name]}") from None
 
 
 class Replica:

@@ -1,6 +1,7 @@
 """Prepacked weights: the same products, also after a change of weights; gradients and other dtypes go another way."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 import heddle
 from heddle.nn.base import FusedLinear, Linear
 from heddle.nn.quantization import is_quantized, prepack_linears
-from heddle.nn.quantization.prepacked_linear import PrepackedLinear, _can_prepack
+from heddle.nn.quantization.prepacked_linear import PrepackedLinear, _can_prepack, _cgroup_bytes
 
 pytestmark = pytest.mark.skipif(not _can_prepack(), reason="this build of torch has no oneDNN products")
 
@@ -96,3 +97,34 @@ def test_matrices_made_in_inference_mode_are_packed_too() -> None:
         kernel = PrepackedLinear([torch.randn(64, 64)])
         x = torch.randn(4, 64)
         torch.testing.assert_close(kernel(x, kernel.weights[0], None), x @ kernel.weights[0].T)
+
+
+def test_changed_matrices_are_packed_anew() -> None:
+    linear, x = filled(96, 72), torch.randn(4, 96)
+    prepack_linears(linear)
+    first = linear.kernel
+    with torch.no_grad():
+        linear.weight.mul_(2)
+        assert prepack_linears(linear) == 1 and linear.kernel is not first
+        assert isinstance(linear.kernel, PrepackedLinear) and linear.kernel._serves(x)
+        torch.testing.assert_close(linear(x), x @ linear.weight.T, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("line", "base", "limit", "used"),
+    [
+        ("0::/pod/box", "", "memory.max", "memory.current"),
+        ("9:cpu,memory:/pod/box", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ],
+)
+def test_limits_of_cgroups_count(line: str, base: str, limit: str, used: str, tmp_path: Path) -> None:
+    groups, box = tmp_path / "cgroup", tmp_path / "root" / base / "pod" / "box"
+    box.mkdir(parents=True)
+    groups.write_text(f"3:cpuset:/\n{line}\n")
+    assert _cgroup_bytes(groups, tmp_path / "root") == float("inf")
+    for folder, most in ((box, "max"), (box.parent, "1000")):
+        (folder / limit).write_text(f"{most}\n")
+        (folder / used).write_text("700\n")
+        (folder / "memory.stat").write_text("anon 600\ninactive_file 100\n")
+    assert _cgroup_bytes(groups, tmp_path / "root") == 400
+    assert _cgroup_bytes(tmp_path / "none", tmp_path / "root") == float("inf")

@@ -1,6 +1,7 @@
 """Ray Serve: deploy/ray_serve.py on a local cluster of two replicas, as a process; one of them dies."""
 
 import importlib.util
+import inspect
 import json
 import os
 import signal
@@ -13,13 +14,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from serving.server import KEY, Running
 from serving.test_http import GOOD, LONG, is_error
 from serving.wire import connection, exchange, head, metric, post
 
-from heddle.core import UsageError
+from heddle.cli.serve import serve
+from heddle.core import HeddleError
+from heddle.serving import EngineConfig
 
 HAVE_RAY = all(find_spec(name) is not None for name in ("ray", "uvicorn", "aiohttp_cors"))  # ray[serve] brings the last
 needs_ray = pytest.mark.skipif(
@@ -70,6 +74,7 @@ def deployment() -> ModuleType:
     spec = importlib.util.spec_from_file_location("ray_serve", ROOT / "deploy" / "ray_serve.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where it looks for itself
     spec.loader.exec_module(module)
     return module
 
@@ -145,14 +150,40 @@ def all_idle(server: Running) -> bool:
     return False
 
 
-@needs_ray
-@pytest.mark.filterwarnings("ignore")
-def test_arguments_that_are_not_known_are_refused() -> None:
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Put a module in Ray's place, which notes what the deployment asks of it; return that."""
+    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+    asked: dict[str, Any] = {}
+    ray, deployed = MagicMock(), MagicMock()
+    ray.serve.deployment = lambda replica, **options: asked.update(options) or deployed
+    for name, module in (("ray", ray), ("ray.serve", ray.serve)):
+        monkeypatch.setitem(sys.modules, name, module)
+    return asked
+
+
+def test_arguments_that_are_not_known_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
     build = deployment().build
+    good = {"models": "a=runs/first"}
     for wrong, message in (
         ({"model": "runs/first"}, "arguments: want some of models, replicas"),
         ({}, "models: want NAME=MODEL"),
         ({"models": "runs/first"}, "models: want NAME=MODEL,..., got runs/first"),
+        ({"models": "a=runs/first,a=runs/second"}, "models: want each name once, got a=runs/first,a=runs/second"),
+        (good | {"slots": "abc"}, "^slots: want a number, got abc$"),
+        (good | {"max_wait": "soon"}, "^max_wait: want a number, got soon$"),
+        (good | {"replicas": 0}, "^replicas: want at least 1, got 0$"),
+        (good | {"slots": 0}, "slots: want at least 1"),
     ):
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(HeddleError, match=message):
             build(wrong)
+
+
+def test_defaults_are_those_of_heddle_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, module = stand_in(monkeypatch), deployment()
+    config = EngineConfig()
+    assert (module.ARGUMENTS["waiting"], module.ARGUMENTS["slots"]) == (str(config.waiting), str(config.slots))
+    assert float(module.ARGUMENTS["max_wait"]) == inspect.signature(serve).parameters["max_wait"].default
+    for device, gpus in (("auto", 0), ("cuda", 1), ("cuda:0", 1)):
+        module.build({"models": "a=runs/first", "device": device})
+        assert asked["ray_actor_options"]["num_gpus"] == gpus

@@ -21,7 +21,7 @@ from heddle.core.system import BatchInvariance, batch_invariant, shared_thread
 from heddle.decoding.runtime import device_of, eval_mode, longest_row
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import fuse_linears
-from heddle.nn.quantization import prepack_linears
+from heddle.nn.quantization import prepack_linears, remove_prepacked
 from heddle.serving.engine_config import EngineConfig
 from heddle.serving.fair_queue import FairQueue, QueueFull
 from heddle.serving.handle import Cancelled, DeadlineExceeded, EngineFault, EngineRequest, Handle, Listener
@@ -56,6 +56,7 @@ class Engine:
         self._tasks: list[tuple[Callable[[], Any], Future[Any]]] = []
         self._wake = threading.Condition()
         self._closing, self._abort = False, False
+        self._prepacked = False  # by this engine, which then removes the copies
         self._failure: HeddleError | None = None
         self._ready = threading.Event()
         self._heartbeat = time.monotonic()
@@ -162,6 +163,8 @@ class Engine:
             if self._ready.is_set():
                 log.error("the engine stopped", exc_info=error)
         finally:
+            if self._prepacked:
+                remove_prepacked(self.model)
             self._fail_all(self._failure or Cancelled("engine: closed"))
             self._ready.set()
 
@@ -169,7 +172,7 @@ class Engine:
         """Allocate the slots that the memory allows, and make them batch-invariant."""
         model, config, kind = self.model, self.config, self.device.type
         if kind == "cpu" and config.prepack:
-            prepack_linears(model)
+            self._prepacked = prepack_linears(model) > 0
         invariant = config.is_invariant(kind)
         slots = max(config.slots, MIN_ROWS) if invariant else config.slots
         allocated = self.capacity if longest_row(model) is not None else min(self.capacity, model.context)
@@ -199,10 +202,12 @@ class Engine:
             if not self._admit(scheduler):
                 break
             with self._wake:
-                tasks, self._tasks = self._tasks, []
+                tasks = len(self._tasks)  # each waits there until it is called, so that it is told if the engine dies
             worked = scheduler.turn()
             with shared_thread(partial(self._between_pieces, scheduler)):
-                for function, future in tasks:
+                for _ in range(tasks):
+                    with self._wake:
+                        function, future = self._tasks.pop(0)
                     _run_task(function, future)
                     scheduler.turn()
             if not worked and not tasks and not self._wait():
@@ -264,8 +269,10 @@ def _run_task(function: Callable[[], Any], future: "Future[Any]") -> None:
         return
     try:
         future.set_result(function())
-    except Exception as error:
+    except BaseException as error:
         future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
 
 
 def _internal(error: BaseException) -> HeddleError:

@@ -55,7 +55,7 @@ class SlotBatch:
         self.counts_tokens = any(axis is not None for axes in self.axes.by_slot.values() for axis in axes)
         self.attention_alone = all(isinstance(slot, KVCache) for slot in self.blank.slots.values())
         self.state = allocate_rows(self.blank, size.slots, size.capacity)
-        self.row_counts: tuple[int, ...] = tuple(sorted({min(1 << i, size.slots) for i in range(11)}))
+        self.row_counts: tuple[int, ...] = tuple(sorted({*(min(1 << i, size.slots) for i in range(11)), size.slots}))
         self.read_counts: tuple[int, ...] = tuple(
             range(1, MAX_PREFILL_ROWS + 1)
         )  # numbers of prompts read side by side

@@ -5,6 +5,7 @@ rows, as in decoding. The copy is beside the matrix, which training and saving g
 """
 
 import logging
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from heddle.nn.ends import LinearSoftmaxHead
 
 LAYOUT_ROWS = 16  # rows that the layout is made for; it serves any number
 MIN_NUMBERS = 1 << 12  # smaller matrices are not worth a copy
+CGROUPS = Path("/sys/fs/cgroup")
 MEMORY_SHARE = 0.5  # of the free memory that the copies may take
 
 log = logging.getLogger("heddle")
@@ -51,7 +53,13 @@ class PrepackedLinear(LinearKernel):
 
 
 def prepack_linears(model: nn.Module) -> int:
-    """Pack the matrices of linear layers and heads, if this machine's torch can and memory allows; return how many."""
+    """Pack the matrices of linear layers and heads, if this machine's torch can and memory allows; return how many.
+
+    Those that have changed since are packed anew.
+    """
+    for module in model.modules():
+        if isinstance(module, Linear | FusedLinear | LinearSoftmaxHead) and _is_stale(module):
+            module.kernel = None
     found = _not_prepacked(model)
     numbers = sum(weight.numel() for _, weights in found for weight in weights)
     if not found or not _can_prepack():
@@ -79,7 +87,45 @@ def _available_bytes() -> float:
     if not path.exists():
         return float("inf")
     lines = dict(line.split(":", 1) for line in path.read_text().splitlines())
-    return 1024.0 * int(lines["MemAvailable"].split()[0])
+    return min(1024.0 * int(lines["MemAvailable"].split()[0]), _cgroup_bytes(Path("/proc/self/cgroup"), CGROUPS))
+
+
+def _cgroup_bytes(groups: Path, root: Path) -> float:
+    """Return how much memory the cgroups of this process and those above leave it; infinity without a limit."""
+    least = float("inf")
+    for line in groups.read_text().splitlines() if groups.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2
+            base, limit, used = root, "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            base, limit, used = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        here = base / path.lstrip("/")
+        for folder in (here, *here.parents):
+            if folder.is_relative_to(base):
+                least = min(least, _left_in(folder, limit, used))
+    return least
+
+
+def _left_in(folder: Path, limit: str, used: str) -> float:
+    """Return how much memory one cgroup leaves: what it caches of files can be had too."""
+    try:
+        left = int((folder / limit).read_text()) - int((folder / used).read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no such file, or no limit: max
+        return float("inf")
+    return float(left + int(stat.get("inactive_file", 0)))
+
+
+def _is_stale(module: Linear | FusedLinear | LinearSoftmaxHead) -> bool:
+    """Tell whether a matrix has changed since it was packed, or is another one."""
+    kernel = module.kernel
+    if not isinstance(kernel, PrepackedLinear):
+        return False
+    weights = [one.weight for one in (module.linears if isinstance(module, FusedLinear) else [module])]
+    same = len(weights) == len(kernel.weights) and all(map(operator.is_, weights, kernel.weights))
+    return not same or kernel.versions != _versions(weights)
 
 
 def _not_prepacked(model: nn.Module) -> list[tuple[Linear | FusedLinear | LinearSoftmaxHead, list[Tensor]]]:
