@@ -165,6 +165,19 @@ def test_the_task_reads_sounds_as_the_run_and_tells_those_it_cannot(
     assert "cut.wav: want a sound that can be read, found bad media" in error and error.count("\n") == 1, error
 
 
+def test_references_are_as_many_as_the_sounds(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verb = ["transcribe", str(folder / "new"), "-m", str(folder / "runs" / "transcribe_ctc"), *DEVICE]
+    lines = tmp_path / "lines.txt"
+    for count in (5, 6, 7):
+        lines.write_text("".join(f"{text}\n" for text in (*words(6, seed=99), "more")[:count]))
+        assert main([*verb, "--reference", str(lines)]) == (0 if count == 6 else 2)
+        told = capsys.readouterr()
+        if count == 6:
+            assert "in 6 sounds" in told.out + told.err
+        else:
+            assert f"lines.txt: want a line for each of 6 sounds, got {count}" in told.err and not told.out
+
+
 def test_what_does_not_fit_sounds_is_refused_before_the_data_are_read(folder: Path) -> None:
     for recipe, more, match in (
         (
