@@ -63,6 +63,17 @@ def test_evaluate_score_and_generate_take_a_memory(capsys: pytest.CaptureFixture
     assert written.strip("\n") != heddle.load("run").generate("5 green bottles", max_tokens=12)
 
 
+def test_a_result_with_a_memory_is_kept_beside_that_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [{"sentence_good": f"{i} green bottles", "sentence_bad": f"{i} bottles green"} for i in range(9)]
+    Path("blimp.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    words = ("evaluate", "-m", "run", "--task", "blimp", "--data", "blimp.jsonl")
+    said(capsys, *words)
+    said(capsys, *words, "--memory", "memory", "--memory-k", "8")
+    rows = [json.loads(line) for line in said(capsys, "evaluate", "--table", "run", "--json").splitlines()]
+    assert [row.get("memory") for row in rows] == [None, {"folder": str(Path("memory").absolute()), "k": 8}]
+    assert ", memory k 8" in said(capsys, "evaluate", "--table", "run")
+
+
 def test_tuning_names_the_best_options(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("memory", "tune", "memory", "held.txt", "-m", "run")
     found = json.loads(said(capsys, *words, "--json"))

@@ -9,7 +9,16 @@ import torch
 from data.sounds import RATE, tones, write_folder, write_wav
 
 from heddle.core import ConfigError, DamageError, DataError, replace
-from heddle.data.media import GivenFeaturesConfig, LogMelConfig, SpecAugmentConfig, SpeedConfig
+from heddle.data.media import (
+    BrightnessConfig,
+    CropConfig,
+    FlipConfig,
+    GivenFeaturesConfig,
+    LogMelConfig,
+    PixelsConfig,
+    SpecAugmentConfig,
+    SpeedConfig,
+)
 from heddle.data.rows import Loader, MediaRows, PackedRows, PairRows
 from heddle.data.shards import Prepared, open_split, prepare
 from heddle.data.sources import ArraySource, CorpusConfig, DocumentCounter, HashSplit, SoundSource, Split, corpus_for
@@ -90,10 +99,21 @@ def test_rows_that_do_not_fit_the_data_are_refused(prepared: tuple[Prepared, Pat
         PairRows().build(shards, 0)
     with pytest.raises(ConfigError, match=r"rows\.features\.sample_rate: want 8000"):
         replace(ROWS, features=LogMelConfig()).build(shards, 0)
+    for one in (FlipConfig(), CropConfig(), BrightnessConfig()):
+        want = r"rows\.augment\.1\.kind: want one for rows of numbers \(spec_augment, speed\), .* got '" + one.kind
+        with pytest.raises(ConfigError, match=want):
+            replace(ROWS, augment=(SpeedConfig(), one)).build(shards, 0)
     with pytest.raises(DataError, match="at most 3 frames"):
         replace(ROWS, source_length=3).build(shards, 0)
     skipped = replace(ROWS, source_length=45).build(shards, 0).skipped
     assert 0 < skipped["source_too_long"] < shards.count
+
+
+def test_augmentations_of_time_are_refused_for_pictures() -> None:
+    for one in (SpecAugmentConfig(), SpeedConfig()):
+        with pytest.raises(ConfigError, match=r"augment\.0\.kind: want one for pictures"):
+            one.check(0, PixelsConfig().shape)
+    FlipConfig().check(0, PixelsConfig().shape)
 
 
 def test_a_changed_byte_of_the_sounds_is_found(prepared: tuple[Prepared, Path]) -> None:

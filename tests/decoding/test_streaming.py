@@ -12,7 +12,7 @@ from heddle.decoding import generation_config
 from heddle.decoding.generation import generate
 from heddle.decoding.runtime import Streaming, StreamingConfig
 from heddle.decoding.scoring import Continuation, ScoringWindows, nll_long_texts, nll_sliding_window
-from heddle.models.networks import LanguageModel, LanguageModelConfig
+from heddle.models.networks import AutoregressiveModel, LanguageModel, LanguageModelConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import Attention, AttentionConfig, LatentAttentionConfig, LatentWidthsConfig
 from heddle.nn.layers import MaskConfig, SlidingWindowConfig
@@ -214,6 +214,13 @@ def test_a_model_with_a_window_of_its_own_is_not_widened() -> None:
     Streaming(model, StreamingConfig(window=20, sinks=4))
     with pytest.raises(ConfigError, match="window: want at most 20"):
         Streaming(model, StreamingConfig(window=21, sinks=4))
+
+
+def test_an_encoder_decoder_without_attention_is_refused() -> None:
+    model = preset("seq2seq_lstm").config(layers=1, width=16, vocab=VOCAB).build(0)
+    assert isinstance(model, AutoregressiveModel)
+    with pytest.raises(UsageError, match="sinks: want a language model, got an encoder-decoder"):
+        Streaming(model, StreamingConfig(window=8))
 
 
 def test_other_attention_is_refused() -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from data.sounds import tones, words, write_wav
+from data.sounds import RATE, tones, words, write_wav
 from tasks.sound_runs import train_ctc, train_joint
 
 import heddle
@@ -145,6 +145,37 @@ def test_the_task_grades_as_jiwer_does(folder: Path) -> None:
     graded = GradedModel(lm.model, lm.tokenizer, lm.origin.settings)
     result = run_task(task_named("transcribe"), graded, str(folder / "new"))
     assert result.examples == 6 and result.metrics["cer"] < 10 and set(result.intervals) == {"wer", "cer"}
+
+
+def test_the_task_reads_sounds_as_the_run_and_tells_those_it_cannot(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(folder / "runs" / "transcribe_ctc")
+    words_ = ["evaluate", "-m", run, "--task", "transcribe", "--data", str(tmp_path), "--json", *DEVICE]
+    write_wav(tmp_path / "long.wav", tones("ab" * 300), RATE)  # over the half minute of training data
+    (tmp_path / "long.txt").write_text("ab" * 300)
+    assert main(words_) == 0 and json.loads(capsys.readouterr().out)["examples"] == 1
+    (tmp_path / "cut.wav").write_bytes((folder / "new" / "0.wav").read_bytes()[:300])
+    assert main(words_) in (1, 2, 3)
+    error = capsys.readouterr().err
+    assert "want a text for each sound, found none for" in error and error.count("\n") == 1, error
+    (tmp_path / "cut.txt").write_text("a")
+    assert main(words_) in (1, 2, 3)
+    error = capsys.readouterr().err
+    assert "cut.wav: want a sound that can be read, found bad media" in error and error.count("\n") == 1, error
+
+
+def test_references_are_as_many_as_the_sounds(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verb = ["transcribe", str(folder / "new"), "-m", str(folder / "runs" / "transcribe_ctc"), *DEVICE]
+    lines = tmp_path / "lines.txt"
+    for count in (5, 6, 7):
+        lines.write_text("".join(f"{text}\n" for text in (*words(6, seed=99), "more")[:count]))
+        assert main([*verb, "--reference", str(lines)]) == (0 if count == 6 else 2)
+        told = capsys.readouterr()
+        if count == 6:
+            assert "in 6 sounds" in told.out + told.err
+        else:
+            assert f"lines.txt: want a line for each of 6 sounds, got {count}" in told.err and not told.out
 
 
 def test_what_does_not_fit_sounds_is_refused_before_the_data_are_read(folder: Path) -> None:

@@ -106,7 +106,8 @@ def evaluate(  # noqa: PLR0913 - the options are the contract
         chosen = _check_task(task, data, refused | {"by-position": by_position, "length": length})
         prompting = prompt.for_task(chosen)
         lm = recall.apply(open_model(model, device, weights, best))
-        return _grade(chosen, lm, str(data), GradeOptions(prompting, prompt.record(prompting), limit, json_))
+        setting = {"prompt": prompt.record(prompting), "memory": recall.record()}
+        return _grade(chosen, lm, str(data), GradeOptions(prompting, setting, limit, json_))
     prompt.refuse("--task")
     if sinks is not None or by_position is not None or length is not None:
         reading = LongReading(window, stride, carry, sinks, by_position, length)
@@ -216,10 +217,10 @@ def _check_task(task: str, data: str | None, given: dict[str, object]) -> "Evalu
 
 @dataclass(frozen=True)
 class GradeOptions:
-    """How a model is graded: its prompt, that as plain data, the most examples, and whether JSON is written."""
+    """How a model is graded: its prompt, that and its memory as plain data, the most examples, and whether as JSON."""
 
     prompting: "FewShot | None"
-    prompt: dict[str, object]
+    setting: dict[str, dict[str, object]]
     limit: int | None
     as_json: bool
 
@@ -230,7 +231,7 @@ def _grade(task: "EvaluationTask", lm: "LM", data: str, options: GradeOptions) -
 
     graded = GradedModel(lm.model, lm.tokenizer, lm.origin.settings, options.prompting)
     found = run_task(task, graded, data, limit=options.limit)
-    record = found.plain() | ({"prompt": options.prompt} if options.prompt else {})
+    record = found.plain() | {name: value for name, value in options.setting.items() if value}
     if options.as_json:
         write(json.dumps(record))
     else:

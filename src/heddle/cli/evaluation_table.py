@@ -8,13 +8,13 @@ from typing import Any
 from heddle.cli.terminal import print_message, write
 
 EVALUATIONS = "evaluations.jsonl"  # in the folder of a run
-ABOUT = ("task", "examples", "intervals", "data", "prompt", "run")  # the keys of a record that are no metrics
+ABOUT = ("task", "examples", "intervals", "data", "prompt", "memory", "run")  # the keys of a record that are no metrics
 
 Record = dict[str, Any]
 
 
 def show_table(names: Sequence[str], requested: bool, as_json: bool) -> int:
-    """Show the latest result of each run for each task, data and prompt."""
+    """Show the latest result of each run for each task, data, prompt and memory."""
     from heddle.core import UsageError
 
     if not requested:
@@ -40,7 +40,7 @@ def _folders(names: Sequence[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _latest(run: str, file: Path) -> list[Record]:
-    """Return the last record of each task, data and prompt; a line that is cut short is passed over."""
+    """Return the last record of each task, data, prompt and memory; a line that is cut short is passed over."""
     found: dict[str, Record] = {}
     if file.is_file():
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -55,8 +55,8 @@ def _latest(run: str, file: Path) -> list[Record]:
 
 
 def _key(record: Record) -> str:
-    """Return what a result is of: results of different data, examples or prompts do not compare."""
-    return json.dumps([record.get(name) for name in ("task", "data", "prompt", "examples")], sort_keys=True)
+    """Return what a result is of: results of different data, examples, prompts or memories do not compare."""
+    return json.dumps([record.get(name) for name in ("task", "data", "prompt", "memory", "examples")], sort_keys=True)
 
 
 def _show(records: list[Record]) -> None:
@@ -65,7 +65,9 @@ def _show(records: list[Record]) -> None:
     metrics = [name for name in first if name not in ABOUT and isinstance(first[name], int | float)]
     ordered = sorted(records, key=lambda record: -_number(record, metrics[0])) if metrics else records
     prompt = "".join(f", {name} {value}" for name, value in (first.get("prompt") or {}).items())
-    print_message(f"{first['task']}: {first.get('examples')} examples of {Path(str(first.get('data'))).name}{prompt}")
+    memory = "".join(f", memory {name} {value}" for name, value in (first.get("memory") or {}).items())
+    examples = f"{first.get('examples')} examples of {Path(str(first.get('data'))).name}"
+    print_message(f"{first['task']}: {examples}{prompt}{memory}")
     rows = [["run", *metrics], *([record["run"], *(_cell(record, name) for name in metrics)] for record in ordered)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:

@@ -41,11 +41,22 @@ class MemoryWords:
     temperature: float | None = None
     search: str | None = None
 
+    @property
+    def _options(self) -> dict[str, object]:
+        return {"weight": self.weight, "k": self.k, "temperature": self.temperature, "search": self.search}
+
+    def record(self) -> dict[str, object]:
+        """Return the folder and the options that were given, as plain data; empty: no memory."""
+        if self.folder is None:
+            return {}
+        given = {name: value for name, value in self._options.items() if value is not None}
+        return {"folder": str(self.folder.absolute()), **given}
+
     def apply(self, lm: "LM") -> "LM":
         """Return the model with its memory, or as it is where none was given."""
         from heddle.core import UsageError
 
-        options = {"weight": self.weight, "k": self.k, "temperature": self.temperature, "search": self.search}
+        options = self._options
         if self.folder is not None:
             return lm.with_memory(self.folder, **options)  # type: ignore[arg-type]
         for name, value in options.items():

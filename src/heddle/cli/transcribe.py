@@ -1,6 +1,7 @@
 """heddle transcribe: sounds to text, with n-best lists, a language model beside, and error rates."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,12 +73,11 @@ def transcribe(  # noqa: PLR0913 - the options are the contract
     found = open_model(model, device, weights, best)
     task = transcriber(found.model, found.tokenizer, found.origin.settings, options, fused, batch)
     show = _Show(n_best, json_, alone=len(files) == 1 and Path(files[0]).is_file())
-    for number, (utterance, transcription) in enumerate(task.run(task.utterances(files))):
-        wanted = utterance.reference if reference == BESIDE else None
-        if references is not None:
-            if number >= len(references):
-                raise UsageError(f"{reference}: want a line for each sound, found {len(references)}")
-            wanted = references[number]
+    utterances = task.utterances(files)
+    if references is not None:
+        utterances = iter(_with_references(list(utterances), references, str(reference)))
+    for number, (utterance, transcription) in enumerate(task.run(utterances)):
+        wanted = None if reference is None else utterance.reference
         show.sound(number, utterance, transcription, wanted)
     show.end(reference is not None)
     return 1 if show.bad else 0
@@ -86,6 +86,15 @@ def transcribe(  # noqa: PLR0913 - the options are the contract
 def _references(path: Path) -> list[str]:
     with read_lines(str(path)) as lines:
         return list(lines)
+
+
+def _with_references(utterances: "list[Utterance]", references: list[str], file: str) -> "list[Utterance]":
+    """Give each sound its line; refuse fewer lines than sounds, and more."""
+    from heddle.core import UsageError
+
+    if len(references) != len(utterances):
+        raise UsageError(f"{file}: want a line for each of {len(utterances)} sounds, got {len(references)}")
+    return [replace(one, reference=line) for one, line in zip(utterances, references, strict=True)]
 
 
 class _Show:

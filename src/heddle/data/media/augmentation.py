@@ -5,7 +5,7 @@ SpecAugment (Park et al. 2019) masks bands and spans of time; another speed stre
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,23 @@ from numpy.typing import NDArray
 from heddle.core import Config, ConfigError, Count, Purpose, Share, numpy_generator, part, within
 
 Frames = NDArray[np.float32]
+KINDS = {1: "one for rows of numbers (spec_augment, speed)", 3: "one for pictures (flip, crop, brightness)"}
 Speed = Annotated[float, within("0.5 to 2", lambda speed: 0.5 <= speed <= 2)]
 
 
 class AugmentationConfig(Config, ABC):
-    """How features are changed in training."""
+    """How features are changed in training.
+
+    dimensions: of the frames that it can change: 1: rows of numbers, 3: pictures; None: any.
+    """
+
+    dimensions: ClassVar[int | None] = None
+
+    def check(self, index: int, shape: tuple[int, ...]) -> None:
+        """Refuse features whose frames, of this shape, it cannot change."""
+        if self.dimensions not in (None, len(shape)):
+            want = KINDS.get(len(shape), f"one for frames of {len(shape)} dimensions")
+            raise ConfigError(f"augment.{index}.kind", want=f"{want}, as rows.features gives", got=self.kind)
 
     @property
     def longest(self) -> float:
@@ -43,6 +55,8 @@ class SpecAugmentConfig(AugmentationConfig):
     time_width: most frames of a mask.
     time_share: most of all frames that one mask of time covers.
     """
+
+    dimensions = 1
 
     bands: Count = 2
     band_width: Count = 10
@@ -75,6 +89,8 @@ class SpeedConfig(AugmentationConfig):
 
     factors: the speeds to draw from; 1 is as recorded, 1.1 a tenth faster.
     """
+
+    dimensions = 1
 
     factors: tuple[Speed, ...] = (0.9, 1.0, 1.1)
 

@@ -84,6 +84,8 @@ class FlipConfig(AugmentationConfig):
     share: how many of the pictures.
     """
 
+    dimensions = 3
+
     share: Annotated[float, within("0 to 1", lambda share: 0 <= share <= 1)] = 0.5
 
     def apply(self, frames: Frames, draw: np.random.Generator) -> Frames:
@@ -96,6 +98,8 @@ class CropConfig(AugmentationConfig):
 
     least: smallest share of each side.
     """
+
+    dimensions = 3
 
     least: Annotated[float, within("above 0 and at most 1", lambda least: 0 < least <= 1)] = 0.8
 
@@ -123,6 +127,8 @@ class BrightnessConfig(AugmentationConfig):
 
     strength: 0.2: factors from 0.8 to 1.2, and as much added.
     """
+
+    dimensions = 3
 
     strength: Share = 0.2
 

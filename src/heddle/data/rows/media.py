@@ -68,6 +68,8 @@ class MediaRows(RowsConfig):
             raise ConfigError("data", want=want, got="text alone")
         try:
             self.features.check(shards.media.format)
+            for index, one in enumerate(self.augment):
+                one.check(index, self.features.shape)
             return MediaPlan(self, shards, shards.media, seed)
         except ConfigError as error:
             raise error.with_prefix("rows") from None

@@ -70,6 +70,8 @@ class MediaExampleRows(RowsConfig):
             raise ConfigError("data", want="images or other media with classes, because of rows.kind", got=found)
         try:
             self.features.check(shards.media.format)
+            for index, one in enumerate(self.augment):
+                one.check(index, self.features.shape)
             return MediaExamplePlan(self, shards.media, shards.examples, seed)
         except ConfigError as error:
             raise error.with_prefix("rows") from None

@@ -53,6 +53,7 @@ class Streaming:
     """A model that reads with attention sinks and a window."""
 
     def __init__(self, model: AutoregressiveModel, config: StreamingConfig) -> None:
+        require(model, LanguageModel, UsageError(f"sinks: want a language model, got {model.config.noun}"))
         self.model, self.config = model, config
         self.bounded = not has_kv_cache(model.decoder_tower)  # recurrent: constant memory as it is
         self.attention = {} if self.bounded else _attention_layers(model, config)
@@ -121,13 +122,10 @@ def _dtype(cache: KVCache) -> torch.dtype:
 
 def _attention_layers(model: AutoregressiveModel, config: StreamingConfig) -> dict[str, Attention]:
     """Return the attention of each layer by its path; refuse a model whose cache cannot be shortened."""
-    refusal = UsageError(f"sinks: want a language model, got {model.config.noun}")
-    tower = require(model, LanguageModel, refusal)
-    if not tower.position.is_relative:
+    position = model.decoder_tower.position
+    if not position.is_relative:
         want = "a model whose positions are distances (rotary, alibi, t5, relative) or none"
-        raise ConfigError(
-            "sinks", want=want, got=f"{type(tower.position).__name__}, which becomes part of what is cached"
-        )
+        raise ConfigError("sinks", want=want, got=f"{type(position).__name__}, which becomes part of what is cached")
     branches = [module for module in model.modules() if isinstance(module, Branch)]
     parts = {branch.path: branch.part for branch in branches if isinstance(branch.part, Stateful)}
     found = {path: part for path, part in parts.items() if isinstance(part, Attention)}

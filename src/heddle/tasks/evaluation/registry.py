@@ -43,6 +43,10 @@ class EvaluationTask(ABC):
     def examples(self, path: str) -> list[Any]:
         """Return the examples of a file or a folder."""
 
+    def _examples_for(self, graded: GradedModel, path: str) -> list[Any]:
+        """Return the examples as the model reads them; a task whose reader depends on the model overrides it."""
+        return self.examples(path)
+
     def limited(self, examples: list[Any], most: int) -> list[Any]:
         """Return at most so many of the examples, evenly spaced over all."""
         count = min(most, len(examples))
@@ -98,7 +102,7 @@ def run_task(
     task: EvaluationTask, graded: GradedModel, path: str, seed: int = 0, limit: int | None = None
 ) -> TaskResult:
     """Grade a model on the examples of a file, or on at most `limit` of them."""
-    examples = task.examples(path)
+    examples = task._examples_for(graded, path)
     examples = examples if limit is None else task.limited(examples, limit)
     if not examples:
         raise DataError(f"{path}: want one example or more, found none")

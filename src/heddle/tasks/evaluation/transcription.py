@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from heddle.core import DataError
-from heddle.data.sources import Document, DocumentCounter, MediaSource, source_for
+from heddle.core import DataError, UsageError
 from heddle.tasks.evaluation.registry import EvaluationTask, GradedModel, Metrics, register_task
-from heddle.tasks.recognition import Utterance, error_rates, transcriber
+from heddle.tasks.recognition import Transcriber, Utterance, error_rates, transcriber
 
 
 @register_task
@@ -15,21 +14,29 @@ class TranscriptionTask(EvaluationTask):
     name = "transcribe"
     about = "sounds with transcripts, of a folder or a manifest (word and character error rate)"
 
-    def examples(self, path: str) -> list[Document]:
-        source = source_for(path)
-        if not isinstance(source, MediaSource):
-            raise DataError(f"{path}: want sounds with texts (a folder or a manifest), found {source.kind}")
-        return list(source.documents(DocumentCounter()))
+    def examples(self, path: str) -> list[Utterance]:
+        raise UsageError(f"{path}: want a model, because its training tells how sounds are read; use run_task")
 
-    def predict(self, graded: GradedModel, examples: Sequence[Document]) -> list[str]:
-        task = transcriber(graded.model, graded.tokenizer, graded.settings, {})
-        utterances = []
-        for one in examples:
-            assert one.media is not None
-            source = task.source(str(one.media.path))
-            utterances.append(Utterance(one.origin, source.open(one.media.path, one.media.start, one.media.length)))
-        return [found.text for _, found in task.run(utterances)]
+    def _examples_for(self, graded: GradedModel, path: str) -> list[Utterance]:
+        """Return the sounds, read as in training, with their texts; refuse one without."""
+        found = list(_transcriber(graded).utterances([path]))
+        for one in found:
+            if one.reference is None:
+                raise DataError(f"{path}: want a text for each sound, found none for {one.name}")
+        return found
 
-    def metrics(self, predictions: Sequence[str], examples: Sequence[Document]) -> Metrics:
-        found = error_rates(predictions, [one.text for one in examples])
+    def predict(self, graded: GradedModel, examples: Sequence[Utterance]) -> list[str]:
+        texts = []
+        for one, found in _transcriber(graded).run(examples):
+            if found.fault is not None:
+                raise DataError(f"{one.name}: want a sound that can be read, found {found.fault}")
+            texts.append(found.text)
+        return texts
+
+    def metrics(self, predictions: Sequence[str], examples: Sequence[Utterance]) -> Metrics:
+        found = error_rates(predictions, [one.reference or "" for one in examples])
         return {"wer": found.wer, "cer": found.cer}
+
+
+def _transcriber(graded: GradedModel) -> Transcriber:
+    return transcriber(graded.model, graded.tokenizer, graded.settings, {})
