@@ -28,6 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, text in enumerate(words(6, seed=99)):
         write_wav(new / f"{number}.wav", tones(text, 500 + number, rate=16_000), 16_000)  # resampled
         (new / f"{number}.txt").write_text(text)
+    heddle.train("lstm_characters", overrides=tiny_lm(root), runs=root / "runs", progress=False)
     return root
 
 
@@ -59,7 +60,6 @@ def test_the_verb_writes_json_lists_that_rescore_reads_and_grades(
             scores == sorted(scores, reverse=True) and found.reference is not None and record["file"].endswith(".wav")
         )
     (folder / "nbest.jsonl").write_text("".join(json.dumps(record) + "\n" for record in lists))
-    heddle.train("lstm_characters", overrides=tiny_lm(folder), runs=folder / "runs", progress=False)
     model = str(folder / "runs" / "lm")
     assert main(["rescore", str(folder / "nbest.jsonl"), "-m", model, "--weight", "0.1", *DEVICE]) == 0
     assert len(capsys.readouterr().out.splitlines()) >= 6
