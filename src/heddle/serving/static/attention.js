@@ -46,7 +46,14 @@ async function choose(layer, head) {
     const { data } = await known.get(name);
     if (turn !== state.turn || now.layer !== layer || now.head !== head) return;
     weights = new Float32Array(data.buffer, data.byteOffset, data.byteLength / 4);
-  } catch (error) { return turn === state.turn && refused(error); }
+  } catch (error) {
+    if (turn !== state.turn) return;
+    known.delete(name); // so that it can be asked for again
+    if (now.layer !== layer || now.head !== head) return;
+    $("map").hidden = true; // the grid stays, to ask from
+    $("map-name").textContent = error.message;
+    return;
+  }
   const map = layers[layer];
   $("map-name").textContent = `${map.name}, head ${head} (${map.kind}): ${map.queries} looks at ${map.keys}`;
   $("map").style.aspectRatio = `${map.shape[2]} / ${map.shape[1]}`;

@@ -40,6 +40,7 @@ async function ask() {
     show();
     if (state.selected !== null) tell();
   } catch (error) {
+    if (turn !== state.turn) return;
     $("used").replaceChildren();
     $("routers").replaceChildren(make("p", { className: "soft", textContent: error.message }));
   }
