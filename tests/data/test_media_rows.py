@@ -100,7 +100,7 @@ def test_rows_that_do_not_fit_the_data_are_refused(prepared: tuple[Prepared, Pat
     with pytest.raises(ConfigError, match=r"rows\.features\.sample_rate: want 8000"):
         replace(ROWS, features=LogMelConfig()).build(shards, 0)
     for one in (FlipConfig(), CropConfig(), BrightnessConfig()):
-        want = r"rows\.augment\.1\.kind: want one for rows of numbers \(spec_augment, speed\), .* got '" + one.kind
+        want = r"rows\.augment\.1\.kind: want one for rows of numbers \(spec_augment, speed\), .* got '" + str(one.kind)
         with pytest.raises(ConfigError, match=want):
             replace(ROWS, augment=(SpeedConfig(), one)).build(shards, 0)
     with pytest.raises(DataError, match="at most 3 frames"):
