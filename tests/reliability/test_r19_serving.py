@@ -85,7 +85,7 @@ def test_template_in_a_request_is_refused(server: Running) -> None:
 
 def test_models_hostile_template_is_refused_and_stops_nobody(server: Running) -> None:
     found = check_models_templates(server, 3)
-    assert found["good"] > 3 and found["slowest"] < 5, found
+    assert found["good"] > 0 and found["slowest"] < 5, found
 
 
 @pytest.mark.full

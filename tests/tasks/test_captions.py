@@ -64,7 +64,7 @@ RUNS: dict[str, dict[str, Any]] = {
     | PICTURES,
     "transcribe_audio_visual": {
         "tokenizer": "character", "data.sources.0.path": "speech", "model.layers": 1, "model.width": 16,
-        "model.heads": 2,
+        "model.heads": 2, "data.split.fraction": 0.4,
     },
 }  # fmt: skip
 
