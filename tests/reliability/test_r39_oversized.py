@@ -49,9 +49,13 @@ def test_too_large_a_request_is_refused_before_the_work(
     words, want = TOO_LARGE[name]
     save_run(Path("run"))
     monkeypatch.setattr("heddle.tasks.generation.TextGenerator.generate", lambda *_: pytest.fail("worked"))
-    start = time.thread_time()
-    assert main(["generate", "a", "-m", "run", *words]) == 2
-    assert time.thread_time() - start < 1.0
+    took = []
+    for _ in range(2):  # the first may import modules or collect the garbage of other tests
+        capsys.readouterr()
+        start = time.thread_time()
+        assert main(["generate", "a", "-m", "run", *words]) == 2
+        took.append(time.thread_time() - start)
+    assert min(took) < 1.0
     message = capsys.readouterr().err
     assert message.startswith(f"heddle: {want}") and message.count("\n") == 1, message
 
